@@ -30,7 +30,6 @@ from benchmarks.results import (
     kept_models,
     write_results,
 )
-from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.methods import methods_from_text
 from tf_amp.tools.bench.rendering.words import print_record
 
@@ -76,7 +75,7 @@ def _measured(options: argparse.Namespace) -> Samples:
     with announcing(len(keys) * options.rounds * len(methods)) as announce:
         for model, mode in keys:
 
-            def begin(run: Run, where: str = f"{model}, {mode}") -> None:
+            def begin(run: str, where: str = f"{model}, {mode}") -> None:
                 announce(f"{where}, {run}")
 
             job = job_of(model, mode, methods, seconds=options.seconds)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
-from tf_amp.tools.bench.job import FUNCTION, Job, Run, Target
+from tf_amp.tools import progress
+from tf_amp.tools.bench.job import FUNCTION, Job, Target
 from tf_amp.tools.bench.measuring import measured
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.record import Record, context_of
@@ -84,11 +85,12 @@ def job_of(
     )
 
 
-def record_of(job: Job, rounds: int, begin: Callable[[Run], None]) -> Record:
-    """Measure a job, and return all of it."""
+def record_of(job: Job, rounds: int, announce: Callable[[str], None]) -> Record:
+    """Measure a job, each process announced, and return all of it."""
     record = Record(job, context_of(job.target))
-    for grown in measured(record, rounds, begin, threading.Event()):
-        record = grown
+    with progress.listened_to(lambda what, *_: announce(what)):
+        for grown in measured(record, rounds, threading.Event()):
+            record = grown
     return record
 
 

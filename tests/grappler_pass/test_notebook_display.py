@@ -14,8 +14,7 @@ from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.tools.audit.remedies import Obstacle
 from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain.prediction import OpTimes, Prediction, Times
-from tf_amp.tools.graph_runs.differences import Difference
-from tf_amp.tools.verify.verification import TensorCheck, Verification
+from tf_amp.tools.verify.verification import Difference, TensorCheck, Verification
 from tf_amp.training.overflow.messages import OverflowOrigin
 from tf_amp.training.report import LossScaleState
 

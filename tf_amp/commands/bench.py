@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from grappler_pass.planning.pages import page
+from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import seconds_from_text
-from tf_amp.commands.shared.printing import progress_bar
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench import job as jobs
@@ -160,21 +160,11 @@ def _measured(
     record: Record, options: argparse.Namespace
 ) -> tuple[Record, KeyboardInterrupt | ConfigError | None]:
     """Run what is left; return what there is, and why it is not all of it."""
-    from rich.console import Console
-
     from tf_amp.tools.bench import measuring
 
-    total = sum(1 for _ in record.job.runs(options.rounds))
-    left = len(measuring.runs_left(record, options.rounds))
-    bar = progress_bar(Console(stderr=True))
-    task = bar.add_task("", total=total, completed=total - left)
-
-    def begin(run: jobs.Run, before: int) -> None:
-        bar.update(task, completed=total - left + before, description=str(run))
-
     try:
-        with _interrupts() as stop, bar:
-            for grown in measuring.measured(record, options.rounds, begin, stop):
+        with _interrupts() as stop, printing.progress_shown():
+            for grown in measuring.measured(record, options.rounds, stop):
                 record = grown
                 if options.json is not None:
                     record.write(options.json)

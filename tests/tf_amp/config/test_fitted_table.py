@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from tf_amp.config.ranges import Ranges, TensorRange
-from tf_amp.tools.graph_runs.differences import Difference
-from tf_amp.tools.verify.verification import TensorCheck, Verification
+from tf_amp.tools.verify.verification import Difference, TensorCheck, Verification
 
 NAME = "StatefulPartitionedCall/functional_1/dense_12/MatMul/ReadVariableOp"
 

@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from tf_amp.config.amp_config import TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
+from tf_amp.tools import progress
 from tf_amp.tools.bench import methods
 from tf_amp.tools.bench.job import Job, Run, Task
 from tf_amp.tools.bench.record import Record
@@ -43,24 +44,20 @@ def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
     return tuple(r for r in runs if (r.method, r.batch, r.round) not in done)
 
 
-def measured(
-    record: Record,
-    rounds: int,
-    begin: Callable[[Run, int], None],
-    stop: threading.Event,
-) -> Iterator[Record]:
+def measured(record: Record, rounds: int, stop: threading.Event) -> Iterator[Record]:
     """Yield the record after each process, which has one sample more.
 
     Where a method has failed on a batch size, before enough steps, it is not tried
     again; nor is any, where float32 has. Each method is measured so many rounds on each
-    batch size. `begin` is called before each process, those that are left out included,
-    with how many there were before. Once `stop` is set: KeyboardInterrupt, and no
-    process is left.
+    batch size. Reported is each process, those that are left out included. Once `stop`
+    is set: KeyboardInterrupt, and no process is left.
     """
+    total = sum(1 for _ in record.job.runs(rounds))
+    left = runs_left(record, rounds)
     failed: set[tuple[str, int | None]] = set()
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
-        for number, run in enumerate(runs_left(record, rounds)):
-            begin(run, number)
+        for number, run in enumerate(left, total - len(left)):
+            progress.report(str(run), number, total)
             if failed & {(run.method, run.batch), (methods.FLOAT32, run.batch)}:
                 continue
             sample = sample_of_run(record.job, run, pathlib.Path(folder), stop)

@@ -87,11 +87,9 @@ def refuse_converted(extras: pathlib.Path) -> None:
 
 def _report(extras: pathlib.Path) -> dict[str, Any]:
     path = extras / JSON_FILE
-    try:
+    with stored_models.unreadable(f"{path} cannot be read", OSError, ValueError):
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError) as error:
-        raise UnreadableModelError(f"{path} cannot be read: {error}.") from error
+    return found
 
 
 def _kept(extras: pathlib.Path, proto: _Proto) -> _Proto:
@@ -102,10 +100,9 @@ def _kept(extras: pathlib.Path, proto: _Proto) -> _Proto:
             f"there is no {path}: only a model that tf-amp has converted, with all "
             "that was written beside it, goes back to float32."
         )
-    try:
+    errors = (OSError, EOFError, DecodeError)
+    with stored_models.unreadable(f"{path} is damaged", *errors):
         proto.ParseFromString(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, DecodeError) as error:
-        raise UnreadableModelError(f"{path} is damaged: {error}.") from error
     return proto
 
 

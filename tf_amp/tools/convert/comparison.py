@@ -18,7 +18,7 @@ from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job
 from tf_amp.tools.graph_runs import batches as data
-from tf_amp.tools.graph_runs.differences import rounded
+from tf_amp.tools.graph_runs.executing import rounded
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.comparing import compare
 from tf_amp.tools.verify.verification import Verification

@@ -277,12 +277,12 @@ def explain_saved_model(
     plans = with_joined_names(found, lambda plan: dataclasses.replace(plan, graph=""))
     if not measure:
         return plans
-    first = [functions[plan.graph.partition(", ")[0]] for plan in plans]
-    measured = [explain(function, measure=True) for function in first]
-    names = zip(measured, plans, strict=True)
+    # The first of the names that a plan has now is enough.
+    first = (functions[plan.graph.partition(", ")[0]] for plan in plans)
+    measured = (explain(function, measure=True) for function in first)
     return tuple(
         dataclasses.replace(m, plan=dataclasses.replace(m.plan, graph=plan.graph))
-        for m, plan in names
+        for m, plan in zip(measured, plans, strict=True)
     )
 
 

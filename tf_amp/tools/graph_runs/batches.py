@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.errors import ConfigError, ScriptMissingError, UnfitDataError
-from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.measuring.sandbox.contents import Array
 
 Batch = Mapping[str, Array]
 Specs = Sequence[tf.TensorSpec]

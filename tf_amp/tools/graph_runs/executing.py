@@ -19,15 +19,17 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import REWRITTEN
+from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.planning.draft import Settings
 from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.sandbox.contents import VARIABLES, Content
+from tf_amp.measuring.sandbox.contents import VARIABLES, Array, Content, Values
 from tf_amp.measuring.sandbox.graph_copy import (
     SOURCE,
     STEP,
@@ -36,10 +38,8 @@ from tf_amp.measuring.sandbox.graph_copy import (
     sandbox_from_graph,
 )
 from tf_amp.measuring.sandbox.session import filled_session
-from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 
-Values = Mapping[str, Array]
 _SEED = 20
 _SEEDS = {"seed", "seed2"}
 _PREFIX = "tf_amp_case"
@@ -104,7 +104,7 @@ class Case:
 
 def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
     """Run a graph, a case's or made of it, and return the tensors watched, by name."""
-    sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
+    sandbox = sandbox_of(case, graph_def, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
     if case.settings.fuses:
         compiled = _with_clusters(sandbox.graph_def)
@@ -155,17 +155,15 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     """Return values for all that some graphs need: those known, else made-up ones."""
     found = dict(case.values)
     for graph_def in graph_defs:
-        sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)
+        sandbox = sandbox_of(case, graph_def, found)
         missing = (each for each in sandbox.contents if each.name not in found)
         found |= {content.name: _made_up(content) for content in missing}
     return found
 
 
-def sandbox_of(
-    graph_def: GraphDef, item: Item, shapes: Shapes, values: Values
-) -> Sandbox:
-    """Return a graph that runs by itself on values of the shapes that are given."""
-    known = dict(shapes)
+def sandbox_of(case: Case, graph_def: GraphDef, values: Values) -> Sandbox:
+    """Return a graph, a case's or made of it, that runs by itself on such values."""
+    known = dict(case.known_shapes)
     for name, value in values.items():
         node, _, output = name.rpartition(":")
         if node:
@@ -174,7 +172,7 @@ def sandbox_of(
             found[int(output)] = tuple(map(int, value.shape))
             known[node] = tuple(found)
     try:
-        return sandbox_from_graph(graph_def, item, known)
+        return sandbox_from_graph(graph_def, case.item, known)
     except NotRunnableError as error:
         raise NotMeasurableError(
             f"The graph cannot be run by itself: {error}."
@@ -206,6 +204,20 @@ def execute(
         name: value.astype(np.float32) if value.dtype.name in LOW_DTYPES else value
         for name, value in found_values.items()
     }
+
+
+def rounded(value: Array, low_dtype: str) -> Array:
+    """Return float32 values as a 16-bit type holds them; others as they are.
+
+    What does not fit into the type stays as it is, so that nothing becomes infinite.
+    """
+    if value.dtype != np.float32:
+        return value
+    with np.errstate(over="ignore", invalid="ignore"):
+        low = value.astype(NUMPY_DTYPES[DTYPE_ENUMS[low_dtype]])
+        low = low.astype(np.float32)
+    fits: Array = np.where(np.isfinite(low), low, value)
+    return fits
 
 
 def _made_up(content: Content) -> Array:

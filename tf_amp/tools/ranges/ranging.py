@@ -27,12 +27,10 @@ from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.seconds import call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges, TensorRange
+from tf_amp.measuring.sandbox.contents import Array
 from tf_amp.tools import progress
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs import executing
-from tf_amp.tools.graph_runs.batches import batch_by_placeholder
-from tf_amp.tools.graph_runs.differences import Array
-from tf_amp.tools.graph_runs.executing import Case, Values
 from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
 from tf_amp.tools.verify.function_cases import plain_case
 from tf_amp.tracing.stamp_reader import forward_names
@@ -55,8 +53,7 @@ def ranges_of(
     Args:
       function: a ConcreteFunction (a signature of a SavedModel), or a GraphDef.
       batches: each a mapping from names of `specs_of(function)` to arrays, a sequence
-      of
-        arrays by position, or one array.
+        of arrays by position, or one array.
       fetches: names of the nodes to run, for a GraphDef.
 
     Raises:
@@ -65,9 +62,19 @@ def ranges_of(
     """
     case = plain_case(function, fetches)
     taken = data.checked_batches(batches, data.specs_of(function))
-    checked = progress.each(taken, "running batches")
-    values = (batch_by_placeholder(function, batch) for batch in checked)
-    return _ranges_of_case(case, values)
+    view = GraphView.from_graph_def(case.graph_def, case.item)
+    statistics, records = Statistics(), None
+    for batch in progress.each(taken, "running batches"):
+        given = {**case.values, **data.batch_by_placeholder(function, batch)}
+        shaped = executing.with_run_shapes(dataclasses.replace(case, values=given))
+        values = executing.completed(shaped, (case.graph_def,))
+        records = records or statistics.records_of(view, shaped.known_shapes)
+        sandbox = executing.sandbox_of(shaped, case.graph_def, values)
+        recorder = Recorder()
+        recording = with_records(sandbox.graph_def, records, recorder)
+        sandbox = dataclasses.replace(sandbox, graph_def=recording)
+        executing.execute(sandbox, values, {})
+    return statistics.ranges()
 
 
 def joined(found: Iterable[Ranges]) -> Ranges:
@@ -85,25 +92,6 @@ def joined(found: Iterable[Ranges]) -> Ranges:
             if seen not in namesakes:
                 namesakes.append(seen)
     return Ranges(tuple(itertools.chain.from_iterable(rows.values())), batches)
-
-
-def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
-    """Run a case once for each batch."""
-    statistics = Statistics()
-    view = GraphView.from_graph_def(case.graph_def, case.item)
-    records = None
-    for batch in batches:
-        shaped = dataclasses.replace(case, values={**case.values, **batch})
-        shaped = executing.with_run_shapes(shaped)
-        values = executing.completed(shaped, (case.graph_def,))
-        shapes = shaped.known_shapes
-        records = records or statistics.records_of(view, shapes)
-        sandbox = executing.sandbox_of(case.graph_def, case.item, shapes, values)
-        recorder = Recorder()
-        recording = with_records(sandbox.graph_def, records, recorder)
-        sandbox = dataclasses.replace(sandbox, graph_def=recording)
-        executing.execute(sandbox, values, {})
-    return statistics.ranges()
 
 
 def _seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
 from grappler_pass.rewriting.named_graphs import name_in, texts_of
-from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.measuring.sandbox.contents import Array
 
 # In the names of the nodes that are added.
 RECORDER = "tf_amp_record"
@@ -61,12 +61,13 @@ class Recorder:
 
         Both are inputs as strings; of the tensor come device and DataType.
         """
-        made = NodeDef(name=name, op=self._call.op, device=_host(device))
+        made = NodeDef(
+            name=name, op=self._call.op, device=_host(device), input=[number, value]
+        )
         for key in ("token", "Tin", "Tout", "is_async"):
             if key in self._call.attr:
                 made.attr[key].CopyFrom(self._call.attr[key])
         made.attr["Tin"].list.type[1] = dtype
-        made.input.extend([number, value])
         return made
 
 
@@ -122,9 +123,8 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     for tap in records.taps:
         producer, text = nodes.get(name_in(tap.text)), tap.text.removesuffix(":0")
         if producer is not None and text in read:
-            made = _recording_nodes(tap, producer, recorder, begin)
-            instead[text] = made[-1].name
-            added.extend(made)
+            added.extend(_recording_nodes(tap, producer, recorder, begin))
+            instead[text] = added[-1].name
     for node in recording.node:
         node.input[:] = [instead.get(text, text) for text in texts_of(node)]
         if begin and node.name in records.loops:
@@ -138,8 +138,8 @@ def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDe
     """Return the nodes that tell that a run begins; the last one does so."""
     if records.begin is None:
         return []
-    place = np.int64(recorder.number_of(records.begin))
-    number = _constant(f"{RECORDER}_begin/number", place, device)
+    place = recorder.number_of(records.begin)
+    number = _constant(f"{RECORDER}_begin/number", np.int64(place), device)
     value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
     name = f"x/{RECORDER}_begin"
     return [number, value, recorder.node(name, device, number.name, value.name)]
@@ -147,10 +147,9 @@ def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDe
 
 def _gate(enter: NodeDef, begin: str) -> NodeDef:
     """Return a node that lets a value into a loop once a begin is recorded."""
-    gate = NodeDef(name=f"{enter.name}/{RECORDER}_gate", op="Identity")
-    gate.device = enter.device
+    name, inputs = f"{enter.name}/{RECORDER}_gate", [enter.input[0], f"^{begin}"]
+    gate = NodeDef(name=name, op="Identity", device=enter.device, input=inputs)
     gate.attr["T"].CopyFrom(enter.attr["T"])
-    gate.input.extend([enter.input[0], f"^{begin}"])
     return gate
 
 
@@ -163,39 +162,30 @@ def _constant(name: str, value: np.generic, device: str) -> NodeDef:
 
 def _recording_nodes(
     tap: Tap, producer: NodeDef, recorder: Recorder, begin: str
-) -> list[NodeDef]:
-    """Return the nodes that tell of a tensor; the last one hands it on."""
+) -> Iterator[NodeDef]:
+    """Yield the nodes that tell of a tensor; the last one hands it on."""
     name, output = split_input(tap.text)
-    device, made = producer.device, []
-    stem = f"{name}/{RECORDER}_{output}"
-    place = np.int64(recorder.number_of(tap.receiver))
+    device, stem = producer.device, f"{name}/{RECORDER}_{output}"
+    place = recorder.number_of(tap.receiver)
+    number = _constant(f"{stem}/number", np.int64(place), device)
     # Waiting for the tensor puts the constant into the right loop or branch.
-    number = _constant(f"{stem}/number", place, device)
     number.input.append(f"^{name}")
     if begin and not tap.in_loop:
         number.input.append(f"^{begin}")
-    made.append(number)
+    yield number
     value = tap.text
     if tap.holder:
         value = f"{stem}/value"
         read = NodeDef(name=value, op=tap.holder, device=device, input=[tap.text])
         read.attr["dtype" if tap.holder == READ else "T"].type = tap.dtype
-        made.append(read)
+        yield read
     record = f"{stem}/record"
-    made.append(recorder.node(record, device, number.name, value, dtype=tap.dtype))
-    made.append(_passing(tap, producer, stem, record))
-    return made
-
-
-def _passing(tap: Tap, producer: NodeDef, name: str, record: str) -> NodeDef:
-    """Return the node that hands a tensor on once it is recorded."""
-    is_reference = tap.holder == DEREFERENCE
-    op = "RefIdentity" if is_reference else "Identity"
-    passed = NodeDef(name=name, op=op, device=producer.device)
-    is_handle = tap.holder == READ
-    passed.attr["T"].type = _RESOURCE if is_handle else tap.dtype
-    passed.input.extend([tap.text, f"^{record}"])
-    return passed
+    yield recorder.node(record, device, number.name, value, dtype=tap.dtype)
+    op = "RefIdentity" if tap.holder == DEREFERENCE else "Identity"
+    inputs = [tap.text, f"^{record}"]
+    passed = NodeDef(name=stem, op=op, device=device, input=inputs)
+    passed.attr["T"].type = _RESOURCE if tap.holder == READ else tap.dtype
+    yield passed
 
 
 _RESOURCE = tf.resource.as_datatype_enum

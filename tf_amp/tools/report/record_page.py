@@ -50,42 +50,40 @@ def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:
 
 
 def _verdict(record: Record) -> Section:
-    cards = []
+    low = sum(not plan.is_empty for plan in record.plans)
+    verb = "is" if low == 1 else "are"
+    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
+    return Section("Job", text, cards=tuple(_cards(record)))
+
+
+def _cards(record: Record) -> Iterator[Card]:
     for compared in record.compared:
         pairs = counted(compared.pairs, "pair")
         stays = "stays" if compared.is_faster else "float32 was faster"
-        cards.append(
-            Card(
-                "measured speed-up",
-                f"{compared.ratio:.2f}x",
-                f"{compared.graph}: {pairs} of steps; {stays}",
-            )
+        yield Card(
+            "measured speed-up",
+            f"{compared.ratio:.2f}x",
+            f"{compared.graph}: {pairs} of steps; {stays}",
         )
     if (state := record.loss_scale) is not None:
         text = f"loss scale {state.scale:g} when the job ended"
         if origin := state.overflow_origin:
             text += f"; the latest overflow began in {origin}"
-        cards.append(Card("steps skipped", f"{state.skipped_steps}", text))
+        yield Card("steps skipped", f"{state.skipped_steps}", text)
     for run in record.runs:
         scale = run["scale"]
-        cards.append(
-            Card(
-                "steps skipped",
-                f"{scale['skipped_here']}",
-                f"{run['model']}: loss scale {scale['loss_scale']}, {run['outcome']} "
-                f"after {counted(run['epochs'], 'epoch')}",
-            )
+        yield Card(
+            "steps skipped",
+            f"{scale['skipped_here']}",
+            f"{run['model']}: loss scale {scale['loss_scale']}, {run['outcome']} after "
+            f"{counted(run['epochs'], 'epoch')}",
         )
         if run["comparison"]:
             ratio = _RATIO.search(run["comparison"])
             value = ratio[0] if ratio else "compared"
-            cards.append(Card("measured speed-up", value, run["comparison"]))
+            yield Card("measured speed-up", value, run["comparison"])
         if times := run.get("step_times"):
-            cards.append(_step_card(run["model"], times))
-    low = sum(not plan.is_empty for plan in record.plans)
-    verb = "is" if low == 1 else "are"
-    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
-    return Section("Job", text, cards=tuple(cards))
+            yield _step_card(run["model"], times)
 
 
 def _step_card(model: str, times: Mapping[str, float]) -> Card:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grappler_pass.planning.pages.page import Section, Table, empty_figure
@@ -25,22 +25,16 @@ _NO_GRADIENTS = "Gradients by layer: GradientHealthMonitor() beside PrecisionRep
 _LEAST_TEXT = f"below {_LEAST_ERROR:g}: equal"
 
 
-def sections_of_runs(record: Record) -> tuple[Section, ...]:
-    """Return what was recorded of steps; for the rest, how to have it recorded."""
-    return (
-        *(_loss_scale(run) for run in record.runs),
-        *(_gradients(run) for run in record.runs),
-        *_numbers(record.verifications),
-        *(
-            Section(
-                f"Predicted and measured times of {found.plan.graph or 'a graph'}",
-                found.summary(),
-                figure=_times_figure(found),
-            )
-            for found in record.predictions
-        ),
-        *_not_recorded(record),
-    )
+def sections_of_runs(record: Record) -> Iterator[Section]:
+    """Yield what was recorded of steps; for the rest, how to have it recorded."""
+    yield from map(_loss_scale, record.runs)
+    yield from map(_gradients, record.runs)
+    yield from map(_numbers, record.verifications)
+    for found in record.predictions:
+        title = f"Predicted and measured times of {found.plan.graph or 'a graph'}"
+        yield Section(title, found.summary(), figure=_times_figure(found))
+    if hints := " ".join(_hints(record)):
+        yield Section("Not recorded", missing=hints)
 
 
 def _loss_scale(run: Mapping[str, Any]) -> Section:
@@ -109,27 +103,23 @@ def _gradients(run: Mapping[str, Any]) -> Section:
     )
 
 
-def _numbers(verifications: Sequence[Verification]) -> tuple[Section, ...]:
-    return tuple(
-        Section(
-            f"Numbers of {found.graph or 'a graph'}",
-            found.verdict,
-            figure=_errors_figure(found),
-            table=Table(
-                ("tensor", "kind", "relative error", "float32 again", "verdict"),
-                tuple(
-                    (
-                        check.name,
-                        check.kind,
-                        _short(check.mixed.relative),
-                        _short(check.noise.relative),
-                        found.verdict_on(check).value,
-                    )
-                    for check in _worst_first(found)
-                ),
-            ),
+def _numbers(found: Verification) -> Section:
+    rows = (
+        (
+            check.name,
+            check.kind,
+            _short(check.mixed.relative),
+            _short(check.noise.relative),
+            found.verdict_on(check).value,
         )
-        for found in verifications
+        for check in _worst_first(found)
+    )
+    columns = ("tensor", "kind", "relative error", "float32 again", "verdict")
+    return Section(
+        f"Numbers of {found.graph or 'a graph'}",
+        found.verdict,
+        figure=_errors_figure(found),
+        table=Table(columns, tuple(rows)),
     )
 
 
@@ -199,22 +189,17 @@ def _times_figure(found: Prediction) -> Any:
     return figure
 
 
-def _not_recorded(record: Record) -> tuple[Section, ...]:
-    hints = []
+def _hints(record: Record) -> Iterator[str]:
+    """Yield how to have recorded what was not."""
     if not record.runs:
-        hints.append(
-            "Loss scale by step: keras_callbacks.PrecisionReport(FOLDER) in `fit`."
-        )
-        hints.append(_NO_GRADIENTS)
+        yield "Loss scale by step: keras_callbacks.PrecisionReport(FOLDER) in `fit`."
+        yield _NO_GRADIENTS
     if not record.compared:
-        hints.append("Measured speed: a job whose steps are compared, with TF_AMP_LOG.")
+        yield "Measured speed: a job whose steps are compared, with TF_AMP_LOG."
     if not record.verifications:
-        hints.append("Numbers beside float32's: `tf-amp verify --json > FILE`.")
+        yield "Numbers beside float32's: `tf-amp verify --json > FILE`."
     if not record.predictions:
-        hints.append("Predicted beside measured: `tf-amp explain --measure --json`.")
-    if not hints:
-        return ()
-    return (Section("Not recorded", missing=" ".join(hints)),)
+        yield "Predicted beside measured: `tf-amp explain --measure --json`."
 
 
 def _short(value: float) -> float:

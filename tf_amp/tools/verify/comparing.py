@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_amp.tools.graph_runs.differences import Array, difference_of, rounded
+from tf_amp.measuring.sandbox.contents import Array
+from tf_amp.tools.graph_runs.executing import rounded
 from tf_amp.tools.verify.verification import (
     OUTPUT,
+    Difference,
     TensorCheck,
     Verification,
     default_tolerance,
@@ -120,3 +123,39 @@ def _paths(result: Any, path: str) -> Any:
     if isinstance(result, list | tuple):
         return [_paths(value, f"{inner}{i}") for i, value in enumerate(result)]
     return path or "output"
+
+
+def difference_of(float32: Array, other: Array) -> Difference:
+    """Compare a tensor with what it is in float32.
+
+    What is not finite in either is counted, and left out of the rest. Tensors that hold
+    no numbers of floating type are compared as numbers; text differs by 0 or 1.
+    """
+    expected, actual = _numbers(float32, other)
+    if expected.shape != actual.shape:
+        return Difference(math.inf, math.inf, 0.0, 0)
+    sound = np.isfinite(expected) & np.isfinite(actual)
+    lost = int(np.count_nonzero(np.isfinite(expected) & ~np.isfinite(actual)))
+    expected, actual = expected[sound], actual[sound]
+    error = actual - expected
+    if not error.any():
+        return Difference(non_finite=lost)
+    norm, norms = _norm(expected), _norm(expected) * _norm(actual)
+    return Difference(
+        largest=float(np.abs(error).max()),
+        relative=_norm(error) / norm if norm > 0.0 else math.inf,
+        cosine=float(np.dot(expected, actual)) / norms if norms else 0.0,
+        non_finite=lost,
+    )
+
+
+def _numbers(float32: Array, other: Array) -> tuple[Array, Array]:
+    """Return both as float64; of text, zeros and where it differs ones."""
+    if float32.dtype.kind not in "OSU":
+        return float32.astype(np.float64), other.astype(np.float64)
+    differs: Array = np.asarray(float32 != other)
+    return np.zeros(float32.shape), np.broadcast_to(differs, float32.shape) * 1.0
+
+
+def _norm(value: Array) -> float:
+    return float(np.linalg.norm(value))

@@ -19,7 +19,6 @@ from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.graph_runs import batches as data
-from tf_amp.tools.graph_runs.batches import batch_by_placeholder
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.function_cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import TensorCheck, Verdict, Verification
@@ -84,18 +83,18 @@ def verify_saved_model(
     found: dict[str, Verification] = {}
     signatures = tuple(data.signatures_of(folder, signature).items())
     for name, function in progress.each(signatures, "verifying signatures"):
-        batches: Sequence[data.Batch | None] = (None,)
+        values, words = [dict[str, Any]()], ""
         if file is not None:
             batches = data.batches_from_file(file, data.specs_of(function))
-        checks = []
-        for batch in batches:
-            values = batch_by_placeholder(function, batch) if batch else {}
-            case = case_from_function(function, choice, values)
-            data_text = str(file) if file is not None else ""
-            checks.append(
-                verified(case, tolerance=tolerance, bisect=bisect, data=data_text)
-            )
-        found[name] = worst_of(checks)
+            values = [data.batch_by_placeholder(function, each) for each in batches]
+            words = str(file)
+        cases = (case_from_function(function, choice, each) for each in values)
+        found[name] = worst_of(
+            [
+                verified(case, tolerance=tolerance, bisect=bisect, data=words)
+                for case in cases
+            ]
+        )
     return explanation.with_joined_names(
         found, lambda each: dataclasses.replace(each, graph="", plan="")
     )

@@ -19,11 +19,10 @@ from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.draft import Settings
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.sandbox.contents import Content
+from tf_amp.measuring.sandbox.contents import Array, Content
 from tf_amp.rewriting import host
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools import running_scripts
-from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.graph_runs.executing import Case, sandbox_of
 from tf_amp.tools.ranges import recording
 from tf_amp.tools.ranges.ranging import Statistics
@@ -53,7 +52,7 @@ def captured_cases(
         known = with_traced_shapes(whole, case.shapes)
         case = watched(dataclasses.replace(case, graph_def=whole, shapes=known))
         try:
-            contents = sandbox_of(whole, case.item, known, {}).contents
+            contents = sandbox_of(case, whole, {}).contents
         except NotMeasurableError as error:
             skipped[case.name] = str(error)
             return None

@@ -21,7 +21,6 @@ from rich.text import Text
 from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from tf_amp.config.counts import counted
 from tf_amp.config.fitted_table import FittedTable
-from tf_amp.tools.graph_runs.differences import Difference
 from tf_amp.tools.whole_files import write_whole
 
 # Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
@@ -78,6 +77,23 @@ class Verdict(enum.Enum):
     NOISY = "as far off in float32"
     BEYOND = "beyond tolerance"
     NOT_FINITE = "not finite"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A tensor beside the same one in float32.
+
+    Attributes:
+      largest: absolute difference of any two elements.
+      relative: norm of the difference over the norm in float32; 0 where they are equal.
+      cosine: of the angle between both; 1 where they are equal.
+      non_finite: elements that are infinite or NaN while they are not so in float32.
+    """
+
+    largest: float = 0.0
+    relative: float = 0.0
+    cosine: float = 1.0
+    non_finite: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,12 +20,12 @@ from grappler_pass import pipeline
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
+from tf_amp.measuring.sandbox.contents import Values
 from tf_amp.tools import progress
-from tf_amp.tools.graph_runs.differences import rounded
 from tf_amp.tools.graph_runs.executing import (
     Case,
-    Values,
     completed,
+    rounded,
     run,
     with_run_shapes,
 )

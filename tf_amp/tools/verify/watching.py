@@ -34,28 +34,24 @@ _VARIABLES = REF_VARIABLE_OPS | {"Const", "ReadVariableOp", "_Arg"}
 
 def outputs_of(
     view: GraphView, fetches: Iterable[str], names: Mapping[str, str] | None = None
-) -> tuple[Watched, ...]:
-    """Return the tensors that some nodes give to the caller.
+) -> Iterator[Watched]:
+    """Yield the tensors that some nodes give to the caller.
 
     They may have names for people, by `node:output`.
     """
-    found: list[Watched] = []
     for name in dict.fromkeys(fetches):
         node = view.nodes[view.index[name]] if name in view.index else None
         if node is None or view.frame(node.index) is not None:
             continue
         if node.op in RESULT_OPS:
-            label = name.removesuffix("_RetVal")
-            result = Watched(label, OUTPUT, name, 0)
-            has_numbers = _is_comparable(signature_of(node.proto).inputs[0].dtype)
-            found.extend([result] if has_numbers else [])
+            if _is_comparable(signature_of(node.proto).inputs[0].dtype):
+                yield Watched(name.removesuffix("_RetVal"), OUTPUT, name, 0)
             continue
         for number, arg in enumerate(signature_of(node.proto).outputs):
             if _is_comparable(arg.dtype):
                 label = f"{name}:{number}" if number else name
                 label = (names or {}).get(f"{name}:{number}", label)
-                found.append(Watched(label, OUTPUT, name, None, number))
-    return tuple(found)
+                yield Watched(label, OUTPUT, name, None, number)
 
 
 def gradients_of(

@@ -104,21 +104,23 @@ def context_lines(record: Record) -> tuple[str, ...]:
 
 def remarks(record: Record) -> tuple[str, ...]:
     """Return what the table does not say: the noise, no-ops, failures."""
-    rows, found = record.rows, []
+    return tuple(dict.fromkeys(_remarks(record, record.rows)))
+
+
+def _remarks(record: Record, rows: Sequence[Row]) -> Iterator[str]:
     if timed := dict.fromkeys(row.timed for row in rows if row.timed):
         rounds = max(row.rounds for row in rows)
         medians = "one round" if rounds == 1 else f"medians of {rounds} rounds"
-        found.append(f"timed: {', '.join(timed)}; {medians}.")
+        yield f"timed: {', '.join(timed)}; {medians}."
     for row in rows:
-        found.extend(_remarks_on(row))
-    found.extend(_no_ops(rows))
+        yield from _remarks_on(row)
+    yield from _no_ops(rows)
     ended = {each.method for each in record.samples if each.was_ended}
     if ended:
-        found.append(
+        yield (
             f"ended after {record.job.seconds:g} s, and measured up to there: "
             f"{', '.join(sorted(ended))}."
         )
-    return tuple(dict.fromkeys(found))
 
 
 def _remarks_on(row: Row) -> Iterator[str]:

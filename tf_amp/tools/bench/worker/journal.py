@@ -76,6 +76,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._owner = os.getpid()
         self._counts: Counter[tuple[str, object]] = Counter()
+        self._numbers = itertools.count()
         self._looking_seconds = 0.0
 
     def now(self) -> float:
@@ -91,10 +92,14 @@ class Journal:
         finally:
             self._looking_seconds += time.monotonic() - begin
 
-    def function(self, number: int, name: str, counts: OpCounts | None) -> None:
-        """Write what an instance of a function executes; None: that is unknown."""
-        ops = None if counts is None else vars(counts)
-        self._write(FUNCTION, number, name, ops)
+    def function(self, name: str, counts: OpCounts | None) -> int:
+        """Write what an instance of a function executes; None: that is unknown.
+
+        Returned is the number that its calls are written by.
+        """
+        number = next(self._numbers)
+        self._write(FUNCTION, number, name, counts and vars(counts))
+        return number
 
     def call(self, number: int, begin: float, end: float) -> None:
         """Write when an instance of a function was called, in seconds of `now`."""

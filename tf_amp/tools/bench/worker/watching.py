@@ -40,8 +40,6 @@ _ENDS = (
 
 _MOST_LETTERS = 60
 _RUN_ARGUMENTS = ("fetches", "feed_dict", "options", "run_metadata")
-# Functions are numbered from 0.
-_NUMBERS_FROM = 1_000_000
 
 Method = Callable[..., Any]
 
@@ -96,29 +94,17 @@ class _Calls:
             outputs = method(*args, **kwargs)
             timed.append((outputs, begin, journal.now()))
 
-        if key in self._numbers:
+        counts: OpCounts | None = None
+        if key in self._numbers or self._is_looking:
             run()
         else:
-            self._numbers[key] = len(self._numbers)
-            self._run_first(self._numbers[key], context, name, run)
+            counts = self._counted(run, context, name)
+        if key not in self._numbers:
+            self._numbers[key] = journal.function(name.decode(), counts)
         outputs, begin, end = timed[0]
         journal.call(self._numbers[key], begin, end)
         journal.values(name.decode(), outputs)
         return outputs
-
-    def _run_first(
-        self, number: int, context: Any, name: bytes, run: Callable[[], None]
-    ) -> None:
-        """Run the first call of an instance, and write what it executes."""
-        counts: OpCounts | None = None
-        try:
-            if self._is_looking:
-                run()
-            else:
-                counts = self._counted(run, context, name)
-        finally:
-            # A call may fail, and the next one not.
-            self._journal.function(number, name.decode(), counts)
 
     def _counted(self, run: Callable[[], None], context: Any, name: bytes) -> OpCounts:
         self._is_looking = True
@@ -196,7 +182,6 @@ class _SessionRuns:
         self._journal = journal
         self._counts: Counter[tuple[int, str]] = Counter()
         self._numbers: dict[tuple[int, str], int] = {}
-        self._next = itertools.count(_NUMBERS_FROM)
 
     def run(self, method: Method, session: Any, args: Any, kwargs: Any) -> Any:
         """Stand for the method; its arguments are those of `Session.run`."""
@@ -218,17 +203,13 @@ class _SessionRuns:
         end = journal.now()
         if is_asked or count == 1:
             with journal.looking():
+                # Without metadata it is unknown what is executed.
                 graphs = metadata.partition_graphs if is_asked else None
-                self._look(key, graphs)
+                counts = count_ops_of_graphs(graphs) if graphs else None
+                self._numbers[key] = journal.function(name, counts)
         journal.values(name, found)
         journal.call(self._numbers[key], begin, end)
         return found
-
-    def _look(self, key: tuple[int, str], graphs: Any) -> None:
-        """Write what a run has executed; without graphs that is unknown."""
-        self._numbers[key] = number = next(self._next)
-        counts = count_ops_of_graphs(graphs) if graphs else None
-        self._journal.function(number, key[1], counts)
 
 
 def _names(fetches: Any) -> Iterator[str]:

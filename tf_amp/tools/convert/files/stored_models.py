@@ -71,17 +71,23 @@ def kind_of(source: pathlib.Path) -> Kind:
     raise UnreadableModelError(f"{source} is no model: needed is {_WANTED}.")
 
 
+@contextlib.contextmanager
+def unreadable(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise such errors as UnreadableModelError, with what it says of a file."""
+    try:
+        yield
+    except errors as error:
+        raise UnreadableModelError(f"{what}: {str(error).rstrip('.')}.") from error
+
+
 def frozen_graph(path: pathlib.Path) -> GraphDef:
     """Read a frozen graph: one GraphDef whose weights are constants."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    try:
+    what = f"{path} is damaged or no frozen graph (a serialized GraphDef)"
+    with unreadable(what, DecodeError):
         graph_def: GraphDef = GraphDef.FromString(path.read_bytes())
-    except DecodeError as error:
-        raise UnreadableModelError(
-            f"{path} is damaged or no frozen graph (a serialized GraphDef): {error}."
-        ) from error
     if not graph_def.node or not all(node.op for node in graph_def.node):
         raise UnreadableModelError(f"{path} holds no graph (a serialized GraphDef).")
     return graph_def
@@ -99,17 +105,14 @@ def saved_model(folder: pathlib.Path) -> SavedModel:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     model = SavedModel()
-    path = folder / _GRAPH_FILE
-    try:
-        if path.is_file():
-            model.ParseFromString(path.read_bytes())
-        else:
-            path = folder / _TEXT_FILE
+    is_text = not (folder / _GRAPH_FILE).is_file()
+    path = folder / (_TEXT_FILE if is_text else _GRAPH_FILE)
+    errors = (DecodeError, text_format.ParseError, UnicodeDecodeError)
+    with unreadable(f"{path} is damaged or no SavedModel's graph", *errors):
+        if is_text:
             text_format.Parse(path.read_text(), model)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise UnreadableModelError(
-            f"{path} is damaged or no SavedModel's graph: {error}."
-        ) from error
+        else:
+            model.ParseFromString(path.read_bytes())
     if not model.meta_graphs:
         raise UnreadableModelError(f"{path} holds no graph; it may have been cut off.")
     return model
@@ -170,10 +173,6 @@ def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path
         ) from error
     with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
         given = pathlib.Path(folder) / path.stem
-        try:
+        with unreadable(f"{path} is loaded, but Keras cannot export it", Exception):
             model.export(str(given), verbose=False)
-        except Exception as error:
-            raise UnreadableModelError(
-                f"{path} is loaded, but Keras cannot export it: {error}"
-            ) from error
         yield given

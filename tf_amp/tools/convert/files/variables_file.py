@@ -17,13 +17,13 @@ from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from grappler_pass.graph.walks import reached
-from tf_amp.errors import ConversionError, UnreadableModelError
-from tf_amp.tools.convert.files.stored_models import VARIABLES
+from tf_amp.errors import ConversionError
+from tf_amp.tools.convert.files.stored_models import VARIABLES, unreadable
 
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
-# What TensorFlow raises besides, depending on where a file ends.
-_UNREADABLE = (IndexError, RuntimeError, ValueError)
+# What TensorFlow raises, depending on where a file ends.
+_UNREADABLE = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,8 @@ class VariablesFile:
         path = folder / VARIABLES
         if not path.with_name(f"{path.name}.index").is_file():
             return None
-        try:
+        with unreadable(f"{path} is damaged or cut off", *_UNREADABLE):
             reader = tf.train.load_checkpoint(str(path))
-        except (tf.errors.OpError, *_UNREADABLE) as error:
-            raise UnreadableModelError(
-                f"{path} is damaged or cut off: {error}"
-            ) from error
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
@@ -61,12 +57,9 @@ class VariablesFile:
 
     def value(self, key: str) -> Any:
         """Return a tensor as a NumPy array; UnreadableModelError if it is damaged."""
-        try:
+        what = f"{self.path} is damaged or cut off: {key}"
+        with unreadable(what, *_UNREADABLE):
             return self._reader.get_tensor(key)
-        except (tf.errors.OpError, *_UNREADABLE) as error:
-            raise UnreadableModelError(
-                f"{self.path} is damaged or cut off: {key}: {error}"
-            ) from error
 
     def check(self) -> None:
         """Read everything once, one tensor after another."""

@@ -19,7 +19,7 @@ from tf_amp.tools.bench.worker.journal import (
 def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path)
-    journal.function(0, "step", OpCounts(3, 2, 1, 0))
+    assert journal.function("step", OpCounts(3, 2, 1, 0)) == 0
     journal.call(0, 1.0, 2.0)
     journal.step("train", 1.0, 2.0, 4)
     journal.values("train", 0.5)
