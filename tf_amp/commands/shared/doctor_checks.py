@@ -5,9 +5,8 @@ The last of them rewrites a small function for real.
 
 from __future__ import annotations
 
-import importlib.metadata
 import pathlib
-import sys
+import platform
 
 from tf_amp import _tensorflow_private as private
 from tf_amp.commands.shared.findings import (
@@ -23,9 +22,10 @@ from tf_amp.errors import ConfigError, TensorFlowMissingError
 from tf_amp.rewriting import graph_settings
 from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.bench.record import versions_of
 
 _NVIDIA_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
-_DISTRIBUTIONS = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "tf_keras")
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "keras", "tf_keras")
 
 
 def tensorflow() -> Findings:
@@ -35,13 +35,8 @@ def tensorflow() -> Findings:
     except TensorFlowMissingError as error:
         yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
         return
-    found = [f"Python {'.'.join(map(str, sys.version_info[:3]))}"]
-    for name in _DISTRIBUTIONS:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    yield Finding("versions", ", ".join(found))
+    found = (("Python", platform.python_version()), *versions_of(_DISTRIBUTIONS))
+    yield Finding("versions", ", ".join(map(" ".join, found)))
 
 
 def unusable_settings() -> Findings:

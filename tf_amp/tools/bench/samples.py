@@ -6,6 +6,7 @@ Steps that were done count, whatever became of the program after them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import signal
@@ -217,12 +218,14 @@ def _most_called(seen: Seen) -> _Source:
         names[short].add(full)
     if not calls:
         return _Source("", frozenset(), ())
-    times = {name: sum(end - begin for begin, end in calls[name]) for name in calls}
-    most = max(calls, key=lambda name: (len(calls[name]), times[name]))
+
+    def weight(name: str) -> tuple[int, float]:
+        return len(calls[name]), sum(end - begin for begin, end in calls[name])
+
+    most = max(calls, key=weight)
     # A step lasts from the begin of a call to that of the next one.
-    begins, last = [begin for begin, _ in calls[most]], calls[most][-1][1]
-    ends = [*begins[1:], last]
-    steps = [(begin, end, 1) for begin, end in zip(begins, ends, strict=True)]
+    bounds = [*(begin for begin, _ in calls[most]), calls[most][-1][1]]
+    steps = [(begin, end, 1) for begin, end in itertools.pairwise(bounds)]
     return _Source(f"calls of {most}", frozenset(names[most]), steps)
 
 

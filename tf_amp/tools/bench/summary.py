@@ -37,7 +37,7 @@ class SpeedUp:
 
     @property
     def noise(self) -> float:
-        """How far a round of float32 was from float32: the logarithm of a ratio."""
+        """How far from float32 the farthest round is: the logarithm of its ratio."""
         return max(abs(math.log(self.lowest)), abs(math.log(self.highest)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.exclusion import checked_patterns
+from tf_amp.config.setting_values import checked_word
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.convert.files.stored_models import size_of
@@ -57,10 +58,7 @@ def options_from(
     choice = Choice(dtype, opt_level, device_profile, checked_patterns(exclude))
     options = Options(choice, choice.applied_to(in_force), **others)
     for name, allowed in _ALLOWED.items():
-        if (value := getattr(options, name)) not in allowed:
-            raise ConfigError(
-                f"{name}: received {value!r}; allowed are {', '.join(allowed)}."
-            )
+        checked_word(getattr(options, name), name, allowed, fold=str)
     if options.batch is not None and options.batch < 1:
         raise ConfigError(f"batch: received {options.batch}; at least 1 is needed.")
     if options.calibration is not None and not options.calibration.is_file():

@@ -114,8 +114,7 @@ def _op_times(
     if draft.plan.casts:
         counts[ADDED_CASTS] = draft.plan.casts
     predicted32, predicted16 = _predicted(draft)
-    measured32 = _by_op(before.items(), op_of)
-    measured16 = _by_op(after.items(), op_of)
+    measured32, measured16 = _by_op(before, op_of), _by_op(after, op_of)
     rows: dict[OpTimes, float] = {}
     for op, count in counts.items():
         float32 = Times(predicted32.get(op, 0.0), measured32.get(op, 0.0))
@@ -128,29 +127,26 @@ def _op_times(
 
 def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
     """Return predicted seconds by op, of the graph as given and under the plan."""
-    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
     float32: dict[str, float] = defaultdict(float)
     mixed: dict[str, float] = defaultdict(float)
+    low_nodes = draft.low_nodes
     for node in draft.view.nodes:
         seconds = draft.prices.float32[node.index]
-        low = draft.prices.low[node.index]
-        is_low = node.index in low_nodes and low is not None
+        low = draft.prices.low[node.index] if node.index in low_nodes else None
         float32[node.op] += seconds
-        mixed[node.op] += low if is_low and low is not None else seconds
+        mixed[node.op] += seconds if low is None else low
     beside = draft.plan.call_seconds + draft.prices.executor
     casts = draft.plan.seconds_after - beside - sum(mixed.values())
     return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
 
 
-def _by_op(
-    seconds: Iterable[tuple[str, float]], op_of: Mapping[str, str]
-) -> dict[str, float]:
+def _by_op(seconds: Mapping[str, float], op_of: Mapping[str, str]) -> dict[str, float]:
     """Add up by op, parts of a node that was split under its own.
 
     What stands for data of the program counts for nothing.
     """
     total: dict[str, float] = defaultdict(float)
-    for node, took in seconds:
+    for node, took in seconds.items():
         if SOURCE in node or WAIT in node:
             continue
         if f"/{CAST_STEM}" in node:

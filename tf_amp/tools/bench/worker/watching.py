@@ -57,11 +57,11 @@ def watch(journal: Journal) -> None:
     def watch_batches(module: Any) -> None:
         owner = module.callbacks.CallbackList
         for kind in KERAS_KINDS:
-            begin = functools.partial(batches.begin, kind)
+            begin = functools.partial(batches.proceed, kind)
             wrap(owner, f"on_{kind}_batch_begin", begin)
             wrap(owner, f"on_{kind}_batch_end", batches.end)
         for name in _ENDS:
-            wrap(owner, name, batches.close)
+            wrap(owner, name, functools.partial(batches.proceed, None))
 
     def watch_runs(module: Any) -> None:
         wrap(getattr(module, RUN_SESSION.owner), RUN_SESSION.method, runs.run)
@@ -140,11 +140,17 @@ class _Batches:
         self._journal = journal
         self._open: _Open | None = None
 
-    def begin(
-        self, kind: str, method: Method, owner: Any, args: Any, kwargs: Any
+    def proceed(
+        self, kind: str | None, method: Method, owner: Any, args: Any, kwargs: Any
     ) -> Any:
-        self._close()
-        self._open = _Open(kind, args[0], self._journal.now())
+        """Stand for what comes after a batch: the begin of one, None: of none."""
+        done, self._open = self._open, None
+        # A batch that found the data exhausted has no end.
+        if done is not None and done.last is not None:
+            count = max(done.last - done.first + 1, 1)
+            self._journal.step(done.kind, done.begin, self._journal.now(), count)
+        if kind is not None:
+            self._open = _Open(kind, args[0], self._journal.now())
         return method(*args, **kwargs)
 
     def end(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
@@ -152,17 +158,6 @@ class _Batches:
             self._open.last = args[0]
             self._look(self._open.kind, *args[1:], **kwargs)
         return method(*args, **kwargs)
-
-    def close(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
-        self._close()
-        return method(*args, **kwargs)
-
-    def _close(self) -> None:
-        done, self._open = self._open, None
-        # A batch that found the data exhausted has no end.
-        if done is not None and done.last is not None:
-            count = max(done.last - done.first + 1, 1)
-            self._journal.step(done.kind, done.begin, self._journal.now(), count)
 
     def _look(self, kind: str, logs: Any = None) -> None:
         logs = logs if isinstance(logs, dict) else {}
