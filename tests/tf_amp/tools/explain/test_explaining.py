@@ -60,7 +60,7 @@ def test_a_training_step_is_explained_as_it_then_runs():
         def rows(plan):
             # Names of arguments, results and what goes into branches differ.
             ends = ("Placeholder", "_Arg", "_Retval", "Identity", "Switch", "Const")
-            bare = lambda d: replace(d, reason=replace(d.reason, detail=""))
+            bare = lambda d: replace(d, reason=d.reason._replace(detail=""))
             return {d.slot: bare(d) for d in plan.decisions if d.op not in ends}
 
         # A loss scale adds branches, whose names count calls.
