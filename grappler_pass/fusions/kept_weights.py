@@ -72,7 +72,7 @@ class Kept(NamedTuple):
       sources: values of variables that they read.
       values: what others read of them.
       device: that they are on.
-      seconds: saved per call where no variable has changed.
+      seconds: saved per call where no variable has changed; 0.0 if that is in doubt.
     """
 
     nodes: tuple[int, ...]
@@ -185,22 +185,25 @@ def weights_of(view: GraphView, settings: Settings) -> frozenset[Port]:
 
 
 def found(graph: PricedGraph) -> list[Kept]:
-    """Return what of a graph with its types chosen is better kept than computed.
+    """Return what of a graph with its types chosen can be kept.
 
     Args:
       graph: may lack shapes of casts.
+
+    Returns:
+      What saves time is better kept than computed.
     """
     region = _Region(graph.view, graph.models)
-    drafts = (_kept(graph.view, region, nodes) for nodes in region.components())
-    priced = (_priced(each, graph) for each in drafts if each)
-    paying = [each for each in priced if each.seconds > 0.0]
-    saved = sum(each.seconds for each in paying)
-    return paying if saved > _LEAST_RATIO * _CALL_SECONDS else []
+    drafts = (_kept(graph, region, nodes) for nodes in region.components())
+    priced = [_priced(each, graph) for each in drafts if each]
+    if sum(each.seconds for each in priced) > _LEAST_RATIO * _CALL_SECONDS:
+        return priced
+    return [each._replace(seconds=0.0) for each in priced]
 
 
-def _kept(view: GraphView, region: _Region, nodes: tuple[int, ...]) -> Kept | None:
-    """Return what is to be kept of some nodes, unless something waits for them."""
-    own = frozenset(nodes)
+def _kept(graph: PricedGraph, region: _Region, nodes: tuple[int, ...]) -> Kept | None:
+    """Return what can be kept of some nodes, unless something waits for them."""
+    view, own = graph.view, frozenset(nodes)
     waiting = {w for i in nodes for w in view.control_readers(i)}
     if not all(_is_read_within(view, w, own) for w in waiting):
         return None
@@ -209,13 +212,15 @@ def _kept(view: GraphView, region: _Region, nodes: tuple[int, ...]) -> Kept | No
         for port in view.nodes[i].inputs:
             if port.node in region.sources:
                 sources[port] = None
-    values = (
+    values = tuple(
         port
         for i in nodes
         for port in view.output_ports(i)
         if any(reader.node not in own for reader in view.readers(port))
     )
-    return Kept(nodes, tuple(sources), tuple(values), view.nodes[nodes[0]].device)
+    if not values or any(_shape(graph, port) is None for port in values):
+        return None
+    return Kept(nodes, tuple(sources), values, view.nodes[nodes[0]].device)
 
 
 def _is_read_within(view: GraphView, waiting: int, own: frozenset[int]) -> bool:
@@ -230,9 +235,7 @@ def _is_read_within(view: GraphView, waiting: int, own: frozenset[int]) -> bool:
 
 
 def _priced(kept: Kept, graph: PricedGraph) -> Kept:
-    """Return it with what it saves; nothing where that is in doubt."""
-    if not kept.values or any(_shape(graph, port) is None for port in kept.values):
-        return kept
+    """Return it with what it saves."""
     saved = sum(_seconds(graph.view.nodes[i], graph) for i in kept.nodes)
     added = len(kept.sources) * _NODES_PER_SOURCE + len(kept.values) * _NODES_PER_VALUE
     spent = added * NODE_SECONDS

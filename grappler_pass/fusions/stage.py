@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from grappler_pass.fusions import (
@@ -22,7 +23,7 @@ from grappler_pass.fusions.new_nodes import with_new_nodes
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
-from grappler_pass.graph.view import GraphView, Port
+from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.planning.draft import FORCED, PRICED, Draft, Settings
 from grappler_pass.planning.plan import Cause, Fusion, Reason
 
@@ -78,25 +79,43 @@ def keep_weights(draft: Draft) -> Draft:
     view = GraphView.from_graph_def(draft.rewritten, draft.item)
     graph = PricedGraph(view, draft.shapes, settings.models)
     found = kept_weights.found(graph)
-    if not found:
+    seconds = [(view.nodes[each.nodes[0]], each.seconds) for each in found]
+    draft = _with_rewrites(draft, KEPT_WEIGHTS, seconds)
+    plan = dataclasses.replace(
+        draft.plan, fusions=draft.fusions, declined_fusions=draft.declined_fusions
+    )
+    draft = dataclasses.replace(draft, plan=plan)
+    paying = [each for each in found if each.seconds > 0.0]
+    if not paying:
         return draft
-    fusions = (
-        *draft.fusions,
-        *(
-            _done(KEPT_WEIGHTS, view.nodes[each.nodes[0]].name, each.seconds)
-            for each in found
-        ),
-    )
+    rewritten = kept_weights.rewritten(draft.rewritten, graph, paying)
+    return dataclasses.replace(draft, rewritten=rewritten)
+
+
+def _with_rewrites(
+    draft: Draft,
+    rule: str,
+    seconds: Iterable[tuple[Node, float]],
+    why_off: Reason | None = None,
+) -> Draft:
+    """Return a draft that lists what a rule has found: what pays as done.
+
+    Args:
+      draft: under way.
+      rule: its name.
+      seconds: that each saves per step, with the node that it begins with.
+      why_off: why none of them is done.
+    """
+    done, left = Reason(Cause.FUSED, GAINS[rule]), Reason(Cause.FUSION_COST)
+    fusions, declined = list(draft.fusions), list(draft.declined_fusions)
+    for node, saved in seconds:
+        if why_off or saved <= 0.0:
+            declined.append(Fusion(rule, node.name, saved, why_off or left))
+        else:
+            fusions.append(Fusion(rule, node.name, saved, done))
     return dataclasses.replace(
-        draft,
-        rewritten=kept_weights.rewritten(draft.rewritten, graph, found),
-        fusions=fusions,
-        plan=dataclasses.replace(draft.plan, fusions=fusions),
+        draft, fusions=tuple(fusions), declined_fusions=tuple(declined)
     )
-
-
-def _done(rule: str, node: str, seconds: float) -> Fusion:
-    return Fusion(rule, node, seconds, Reason(Cause.FUSED, GAINS[rule]))
 
 
 def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
@@ -104,27 +123,18 @@ def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
     if rule == CHANNEL_SCALES and kept_weights.is_wanted(draft.settings):
         kept = kept_weights.ports_of_variables(draft.view, models)
     graph = PricedGraph(draft.view, draft.shapes, models, kept)
-    why_off, paying, declined = _why_off(rule, draft.settings), [], []
-    for each in module.found(graph):
-        saved = module.seconds(each, graph)
-        if why_off or saved <= 0.0:
-            reason = why_off or Reason(Cause.FUSION_COST)
-            declined.append(Fusion(rule, each.root.name, saved, reason))
-        else:
-            paying.append((each, saved))
-    draft = dataclasses.replace(
-        draft, declined_fusions=(*draft.declined_fusions, *declined)
-    )
+    why_off = _why_off(rule, draft.settings)
+    found = [(each, module.seconds(each, graph)) for each in module.found(graph)]
+    seconds = ((each.root, saved) for each, saved in found)
+    draft = _with_rewrites(draft, rule, seconds, why_off)
+    paying = [each for each, saved in found if saved > 0.0 and not why_off]
     if not paying:
         return draft
-    graph_def, shapes = with_new_nodes(
-        draft.graph_def, draft.shapes, [module.made(each, graph) for each, _ in paying]
-    )
-    fusions = (_done(rule, each.root.name, saved) for each, saved in paying)
+    made = [module.made(each, graph) for each in paying]
+    graph_def, shapes = with_new_nodes(draft.graph_def, draft.shapes, made)
     return dataclasses.replace(
         draft,
         graph_def=graph_def,
         view=GraphView.from_graph_def(graph_def, draft.item),
         shapes=shapes,
-        fusions=(*draft.fusions, *fusions),
     )

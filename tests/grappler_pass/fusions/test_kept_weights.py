@@ -6,6 +6,7 @@ import pytest
 
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
+from grappler_pass.planning.plan import Cause, Reason
 from tests.forking import run_forked
 from tests.grappler_pass.fusions.rewriting import fused as fused_text
 from tests.text_graph import text_from_graph
@@ -125,9 +126,26 @@ def test_what_may_not_be_kept_stays(
     assert "TfAmp" not in text_from_graph(rewrite.graph_def)
 
 
-def test_little_is_not_looked_for() -> None:
+def test_little_is_not_looked_for_and_listed_with_its_reason() -> None:
     small = {"w": (8, 8), "scaled": (8, 8), "rsqrt": (8,), "sum": (8,)}
-    assert not fused(**small).changed
+    rewrite = fused(**small)
+    assert not rewrite.changed
+    (declined,) = rewrite.plan.declined_fusions
+    assert (declined.rule, declined.node) == ("kept_weights", "sum")
+    assert (declined.seconds, declined.reason) == (0.0, Reason(Cause.FUSION_COST))
+
+
+def test_little_beside_much_is_listed_and_computed_anew() -> None:
+    little = "few = VarHandleOp dtype=float32 shape=[8]\n"
+    little += "given = ReadVariableOp(few) dtype=float32\nflat = Squeeze(given)"
+    text = f"{BEFORE}\n{little}\nread_by = Add(flat, x)"
+    shapes = {**SHAPES, "given": (8,), "flat": (8,)}
+    rewrite = fused_text(text, shapes, Item(fetch=("fetch",)), keeps_weights=True)
+    (fusion,) = rewrite.plan.fusions
+    (declined,) = rewrite.plan.declined_fusions
+    assert (fusion.node, declined.node) == ("sum", "flat")
+    assert declined.reason == Reason(Cause.FUSION_COST)
+    assert "read_by = Add(flat, x)" in text_from_graph(rewrite.graph_def)
 
 
 PRELUDE = """
