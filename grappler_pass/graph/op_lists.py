@@ -120,7 +120,7 @@ class OpLists:
         What may hold an op that stays in float32 stays there as a whole. To any other
         list a fused node follows the product or normalization that it begins with.
         """
-        moved = [op for op in ops_within(node) if op in self.moved]
+        moved = self.moved and [op for op in ops_within(node) if op in self.moved]
         if not moved:
             return self._places.get(node.op) or Place(None, "", node.op)
         held = (node.op, *moved)

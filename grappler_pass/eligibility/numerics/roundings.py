@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 
@@ -25,7 +25,7 @@ from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
-from grappler_pass.graph.type_slots import FLOATING
+from grappler_pass.graph.type_slots import FLOATING, attr_of
 from grappler_pass.graph.view import Node, Port
 
 # Their results are as exact as what they read.
@@ -47,6 +47,8 @@ class _Way(enum.Enum):
 
 
 _Harm = _Way | Cause
+# Per node, by the number of an input.
+_Ways = Sequence[Mapping[int, _Harm]]
 
 
 class Roundings:
@@ -60,11 +62,16 @@ class Roundings:
         self._view = errors.view
         self._kinds = errors.kinds
         self._inputs = [tuple(errors.floats(node)) for node in self._view.nodes]
+        self._repeated = frozenset(
+            node.index for node in self._view.nodes if self._is_repeated(node)
+        )
         self._cancelled = self._cancelling()
         self._leaks: dict[Port, Reason] = {}
         self._harmed: dict[Port, Reason] = {}
-        self._leaks = self._harmed_through(self._leak_way, _Way.LEAKS)
-        self._harmed = self._harmed_through(self._way, _Way.GOES_ON)
+        leaking = self._ways_by(self._leak_way)
+        self._leaks = self._harmed_through(leaking, _Way.LEAKS)
+        self._ways = self._ways_by(self._way)
+        self._harmed = self._harmed_through(self._ways, _Way.GOES_ON)
 
     def harm(self, node: Node, slot: int) -> Reason | None:
         """Return what a node harms if a slot of it is in 16 bits; None if nothing."""
@@ -108,7 +115,7 @@ class Roundings:
         for position, port in self._inputs[node.index]:
             if input_slot(node.index, position) != slot:
                 continue
-            way = self._way(node, position, port)
+            way = self._ways[node.index][position]
             if isinstance(way, Cause):
                 return Reason(way, self._view.nodes[port.node].name)
             harm = self._harm_at(node, position, way)
@@ -194,15 +201,19 @@ class Roundings:
                 if node.op != "IdentityN" or position == port.output:
                     yield node, position, source
 
-    def _harmed_through(
-        self, way_at: Callable[[Node, int, Port], _Harm], passing: _Way
-    ) -> dict[Port, Reason]:
+    def _ways_by(self, way_at: Callable[[Node, int, Port], _Harm]) -> _Ways:
+        return [
+            {at: way_at(node, at, port) for at, port in self._inputs[node.index]}
+            for node in self._view.nodes
+        ]
+
+    def _harmed_through(self, ways: _Ways, passing: _Way) -> dict[Port, Reason]:
         """Return the tensors whose rounding harms at once, or by ways that pass it."""
 
         def harmful() -> Iterator[tuple[Port, Reason]]:
             for node in self._view.nodes:
                 for position, port in self._inputs[node.index]:
-                    way = way_at(node, position, port)
+                    way = ways[node.index][position]
                     if isinstance(way, Cause):
                         yield self._place(port), Reason(way, node.name)
                     elif harm := self._harm_at(node, position, way):
@@ -210,7 +221,7 @@ class Roundings:
 
         def sources(port: Port) -> Iterator[Port]:
             for node, position, source in self._operands_behind(port):
-                if way_at(node, position, source) is passing:
+                if ways[node.index][position] is passing:
                     yield self._place(source)
 
         return _spread(harmful(), sources)
@@ -249,7 +260,7 @@ class Roundings:
             return self._at_cast(node)
         if kind is None or node.name in self._view.item.untouchable:
             return Cause.AFTER_PRODUCTS
-        if self._is_repeated(node):
+        if node.index in self._repeated:
             return Cause.REPEATED
         is_bare = grade is Grade.FLOAT32
         on = _Way.LEAKS if grade is Grade.BIASED else _Way.GOES_ON
@@ -297,9 +308,7 @@ class Roundings:
                 and self._source(port) is node
                 for _, port in self._inputs[node.index]
             )
-        attrs = node.proto.attr
-        # Reading an absent key would create it.
-        return "is_constant" in attrs and attrs["is_constant"].b
+        return node.op in table.ENTER_OPS and attr_of(node.proto, "is_constant").b
 
     def _at_cast(self, node: Node) -> _Harm:
         target = node.proto.attr["DstT"].type
