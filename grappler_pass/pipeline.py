@@ -31,8 +31,7 @@ from grappler_pass.planning.draft import PRICED
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
 from grappler_pass.planning.plan import Plan
-from grappler_pass.planning.recalling import keep, recall
-from grappler_pass.planning.trying import tried
+from grappler_pass.planning.trying import keep, recall, tried
 from grappler_pass.planning.uncertainty import stakes
 from grappler_pass.pricing.compiled import FusingPricer
 from grappler_pass.pricing.seconds import Pricer

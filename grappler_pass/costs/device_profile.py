@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.grid import Grid
-from grappler_pass.costs.multiprocessors import Multiprocessors
-from grappler_pass.costs.roofline import Roofline
+from grappler_pass.costs.roofline import Multiprocessors, Roofline
 from grappler_pass.costs.work.op_classes import COLD, UNALIGNED, axes_of
 from grappler_pass.errors import AmpError
 

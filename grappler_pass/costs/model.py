@@ -14,9 +14,9 @@ from grappler_pass.costs.database.price_list import PriceList
 from grappler_pass.costs.database.probes import Probe, cast_probe
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import with_guesses
-from grappler_pass.costs.interpolation import correction_at
 from grappler_pass.costs.measured_prices import (
     Corrections,
+    correction_at,
     corrections_from_rows,
     measured_price,
     place_of,

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from grappler_pass.eligibility.exclusions import excludes
 from grappler_pass.eligibility.numerics.product_errors import ProductErrors
 from grappler_pass.eligibility.numerics.roundings import Roundings
-from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.reachability import UNREACHED, SlotEdges, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.rules import RULES, Case
-from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from grappler_pass.graph import op_table as table
-from grappler_pass.graph.precedence import Precedence
+from grappler_pass.graph.op_table import NEXT_ITERATION_OPS
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from grappler_pass.graph.walks import reached
@@ -175,3 +175,41 @@ def _passing(
         passing_before(view.nodes[r.node].inputs[r.input] for r in late),
         lambda i: passing_before(p for p in view.nodes[i].inputs if p in ports),
     )
+
+
+class Precedence:
+    """The order among a few watched nodes, by sweeps over the graph.
+
+    Back edges of loops are followed, so two nodes of one loop that reach each other
+    run both before and after one another.
+    """
+
+    def __init__(self, view: GraphView, watched: Iterable[int]) -> None:
+        """Find which of the `watched` nodes, by number, lead to which."""
+        self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
+        self._masks = [0] * len(view.nodes)
+        while self._sweep(view):
+            pass
+
+    def _sweep(self, view: GraphView) -> bool:
+        """Pass every node's ancestors on; tell whether a back edge brought news."""
+        news = False
+        for i in view.order:
+            node = view.nodes[i]
+            mask = self._bit.get(i, 0)
+            for source, _ in node.inputs:
+                mask |= self._masks[source]
+            for source in node.controls:
+                mask |= self._masks[source]
+            if mask != self._masks[i]:
+                self._masks[i] = mask
+                news = news or node.op in NEXT_ITERATION_OPS
+        return news
+
+    def leads_to(self, first: int, second: int) -> bool:
+        """Return whether `second` waits for `first`, maybe in an earlier iteration."""
+        return bool(self._masks[second] & self._bit[first])
+
+    def surely_before(self, first: int, second: int) -> bool:
+        """Return whether `first` runs before `second`, and never after it."""
+        return self.leads_to(first, second) and not self.leads_to(second, first)

@@ -17,12 +17,15 @@ from grappler_pass.eligibility import state_updates
 from grappler_pass.eligibility.exclusions import local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of
 from grappler_pass.eligibility.numerics import kernel_limits
-from grappler_pass.eligibility.numerics.constant_ranges import out_of_range_slots
-from grappler_pass.eligibility.numerics.exactness import exact_slots
+from grappler_pass.eligibility.numerics.exactness import exact_slots, out_of_range_slots
 from grappler_pass.eligibility.numerics.roundings import Roundings
-from grappler_pass.eligibility.reachability import UNREACHED, first_of, spread
+from grappler_pass.eligibility.reachability import (
+    UNREACHED,
+    SlotEdges,
+    first_of,
+    spread,
+)
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.graph.op_lists import OpLists, Place
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, is_update, why_fixed

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
-from grappler_pass.eligibility.ref_variables import RefReads
+from grappler_pass.eligibility.ref_variables import Precedence, RefReads
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_traits import input_behind
-from grappler_pass.graph.precedence import Precedence
 from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import GraphView, Port
 

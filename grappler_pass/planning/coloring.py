@@ -19,7 +19,6 @@ from grappler_pass.planning.assignment import (
     islands,
     minimum_cut,
 )
-from grappler_pass.planning.confidence import gain_error
 from grappler_pass.planning.cut_problem import (
     Variables,
     priced_nodes,
@@ -27,6 +26,7 @@ from grappler_pass.planning.cut_problem import (
 )
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause
+from grappler_pass.planning.uncertainty import gain_error
 
 # A gain that is so many times its error beyond so large a share of the step is certain.
 # Predicted gains are off by less than that (`python -m benchmarks.prediction`), and a

@@ -1,21 +1,63 @@
-"""The last decision: whether the rewritten graph is the one to run.
+"""What is known of a graph beside its prices: earlier runs, and its own steps.
 
-What is known of it from earlier runs counts first. Where that is in doubt the program's
-own steps are compared. Until then predictions decide, as they do for a function that is
-called less often than that takes: a plan is applied if its gain is larger than the
-error of its prices.
+A training that is to go on as if it had never stopped keeps the plan that it began
+with: prices change from run to run, and with them plans.
+
+Whether the rewritten graph is the one to run is decided last. What is known of it from
+earlier runs counts first. Where that is in doubt the program's own steps are compared.
+Until then predictions decide, as they do for a function that is called less often than
+that takes: a plan is applied if its gain is larger than the error of its prices.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
+
+from absl import logging
 
 from grappler_pass.planning.casts import CastPlan
+from grappler_pass.planning.cut_problem import Variables
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import PRICED, Draft, Outcome, Trial
 from grappler_pass.planning.plan import Cause, Reason
-from grappler_pass.planning.recalling import keep
+
+
+def recall(draft: Draft) -> Draft:
+    """Look the graph up; where prices decide nothing there is nothing to look up."""
+    memory = draft.memory
+    low = None if memory is None else memory.recall(draft)
+    if low is None:
+        return draft
+    if not _fits(draft, low):
+        logging.log_first_n(
+            logging.WARNING,
+            "The plan stored for graph %r does not fit it; it is planned anew.",
+            1,
+            draft.name,
+        )
+        return draft
+    return dataclasses.replace(draft, recalled=low)
+
+
+def keep(draft: Draft) -> Draft:
+    """Have it remembered how a graph came out, where its costs decide."""
+    if draft.memory is not None:
+        draft.memory.keep(draft)
+    return draft
+
+
+def _fits(draft: Draft, low: Sequence[bool]) -> bool:
+    """Return whether only eligible slots are low, and tied ones alike."""
+    of_slot = Variables.from_constraints(draft.constraints).of_slot
+    if len(of_slot) != len(low) or any(low[slot] for slot in draft.written_slots):
+        return False
+    colors: dict[int, bool] = {}
+    return all(
+        colors.setdefault(variable, is_low) == is_low if variable >= 0 else not is_low
+        for variable, is_low in zip(of_slot, low, strict=True)
+    )
 
 
 def tried(draft: Draft) -> Draft:

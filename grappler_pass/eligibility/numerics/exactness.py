@@ -1,4 +1,8 @@
-"""Values that must stay exact: whole numbers in float32, and random draws.
+"""Values that 16 bits do not hold: constants, whole numbers, and random draws.
+
+A mask of -1e9 becomes -inf in float16, and a row that is masked whole turns into NaN;
+an epsilon of 1e-12 becomes zero in front of a division. What such a constant goes into
+stays float32 up to the next allow op, and so does an allow op that reads it unchanged.
 
 bfloat16 counts to 256 and float16 to 2048, then skips: an id, a position or a length
 that passes through either comes out as another. Two graphs must also draw the same
@@ -11,15 +15,62 @@ dropout mask from the same seed.
 
 from __future__ import annotations
 
+import numpy as np
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from grappler_pass.eligibility.reachability import UNREACHED, first_of, spread
-from grappler_pass.eligibility.slot_edges import SlotEdges
+from grappler_pass.eligibility.reachability import (
+    UNREACHED,
+    SlotEdges,
+    first_of,
+    spread,
+)
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, magnifies_rounding
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import GraphView
+
+# Magnitudes from the first on, halfway between the largest finite value and the next
+# power of two, round to infinity. Those below the second lose bits.
+_LIMITS = {
+    types_pb2.DT_HALF: (65520.0, 2.0**-14),
+    types_pb2.DT_BFLOAT16: ((2.0 - 2.0**-8) * 2.0**127, 0.0),
+}
+
+
+def out_of_range_slots(
+    view: GraphView, slots: SlotTable, edges: SlotEdges, low_dtype: int
+) -> list[int]:
+    """Return for every slot a constant's slot that keeps it float32, or UNREACHED."""
+    overflow, normal = _LIMITS[low_dtype]
+    large: list[int] = []
+    small: list[int] = []
+    for node in view.nodes:
+        own = slots.slots_of[node.index]
+        if node.op != "Const" or not own or slots.dtypes[own[0]] != FLOAT32:
+            continue
+        values = values_of(node.proto.attr["value"].tensor)
+        if _reaches(values, overflow):
+            large.append(own[0])
+        elif values.size == 1 and 0.0 < abs(float(values[0])) < normal:
+            small.append(own[0])
+    computed = spread([*large, *small], edges.readers, edges.on(INFER, CLEAR))
+    unchanged = spread(large, edges.readers, edges.on(ALLOW, CLEAR), edges.on(CLEAR))
+    return first_of(computed, unchanged)
+
+
+def values_of(tensor: TensorProto) -> np.ndarray:
+    """Return a float32 tensor's values, a repeated one once."""
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, dtype="<f4")
+    return np.fromiter(tensor.float_val, np.float32, len(tensor.float_val))
+
+
+def _reaches(values: np.ndarray, overflow: float) -> bool:
+    magnitudes = np.abs(values)
+    return bool((np.isfinite(magnitudes) & (magnitudes >= overflow)).any())
+
 
 # Integers too wide for 8 significant bits; images and masks (uint8, bool) are not.
 _WIDE_INTEGERS = frozenset(

@@ -19,8 +19,8 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
-from grappler_pass.eligibility.numerics.constant_ranges import values_of
 from grappler_pass.eligibility.numerics.contractions import has_sum
+from grappler_pass.eligibility.numerics.exactness import values_of
 from grappler_pass.graph.fusions import fused_parts
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import (

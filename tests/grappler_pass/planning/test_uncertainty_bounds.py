@@ -16,8 +16,7 @@ from grappler_pass.planning.assignment import (
     Problem,
     minimum_cut,
 )
-from grappler_pass.planning.confidence import gain_error
-from grappler_pass.planning.uncertainty import Bounds, bounds_of
+from grappler_pass.planning.uncertainty import Bounds, bounds_of, gain_error
 from grappler_pass.pricing.seconds import Prices
 from tests.text_graph import graph_from_text
 
