@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 
 # Of one table; a browser takes long over more.
 _ROWS = 200
@@ -38,8 +38,6 @@ class NotebookDisplay:
 
 def plain_text(printable: RenderableType, width: int) -> str:
     """Return what rich would print on so many columns, without any style or markup."""
-    from rich.console import Console
-
     out = io.StringIO()
     Console(file=out, width=width, color_system=None, markup=False).print(printable)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
@@ -56,10 +54,6 @@ def html_from(printable: Any) -> str:
 
 
 def _parts(printable: Any) -> Iterator[str]:
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.table import Table
-
     if hasattr(printable, "__rich__"):
         yield from _parts(printable.__rich__())
     elif isinstance(printable, Group):

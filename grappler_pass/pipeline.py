@@ -36,7 +36,7 @@ from grappler_pass.planning.uncertainty import stakes
 from grappler_pass.pricing.compiled import FusingPricer
 from grappler_pass.pricing.seconds import Pricer
 from grappler_pass.pricing.shape_guesses import fill_shapes
-from grappler_pass.rewriting.apply import is_rewritten, rewrite_graph
+from grappler_pass.rewriting.apply import apply, is_rewritten
 from grappler_pass.rewriting.verify import verify_rewrite
 
 
@@ -150,21 +150,6 @@ def _plan(draft: Draft) -> Draft:
     return dataclasses.replace(draft, plan=plan_from_draft(draft))
 
 
-def _rewrite(draft: Draft) -> Draft:
-    rewritten = draft.graph_def
-    if any(draft.low):
-        rewritten = rewrite_graph(
-            draft.graph_def,
-            draft.view,
-            draft.slots,
-            draft.low,
-            draft.low_dtype,
-            draft.casts,
-            draft.shapes,
-        )
-    return dataclasses.replace(draft, rewritten=rewritten)
-
-
 def _verify(draft: Draft) -> Draft:
     if draft.rewritten is not draft.given:
         verify_rewrite(draft.given, draft.rewritten, draft.item)
@@ -184,7 +169,7 @@ PLANNING = (
 )
 STAGES = (
     *PLANNING,
-    ("rewrite", _rewrite),
+    ("rewrite", apply),
     ("keep weights", keep_weights),
     ("verify", _verify),
     ("try", tried),

@@ -1,7 +1,7 @@
 """Which slots may go to low precision, which must agree, and why.
 
 Low precision starts at allow ops and floods through clear and infer ops, both ways
-over float32 edges, as far as `eligibility.RULES` leave room. Costs are not looked at:
+over float32 edges, as far as `rules` leave room. Costs are not looked at:
 `assignment` chooses among what is eligible here.
 """
 
@@ -16,7 +16,7 @@ from grappler_pass.eligibility.numerics.product_errors import ProductErrors
 from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, SlotEdges, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.rules import RULES, Case
+from grappler_pass.eligibility.rules import Case, refusals
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
@@ -91,10 +91,7 @@ def constrain(
         escapes=escapes,
         edges=SlotEdges.from_view(view, slots, lists, ties),
     )
-    refused: dict[int, Reason] = {}
-    for rule in RULES:
-        for slot, reason in rule(case):
-            refused.setdefault(slot, reason)
+    refused = refusals(case)
     _refuse_tied(case, ties, refused)
     if uses_lists:
         _refuse_unreached(case, refused)

@@ -15,6 +15,7 @@ from grappler_pass.graph.op_table import PASSING_OPS
 from grappler_pass.graph.op_traits import reserve_input, reserve_output, why_fixed
 from grappler_pass.graph.type_slots import NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
+from grappler_pass.graph.walks import reached
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -80,15 +81,12 @@ def _is_end(node: Node) -> bool:
 
 def _reserve_ports(view: GraphView, slots: SlotTable) -> tuple[Port, ...]:
     """Return the ports that reserve spaces pass, between their two ends."""
-    waiting = [_own_port(node) for node in view.nodes if _is_end(node)]
-    found: dict[Port, None] = {}
-    while waiting:
-        port = waiting.pop()
-        if port is None or port in found or slots.output_slot(*port) == NO_SLOT:
-            continue
-        found[port] = None
-        waiting += _neighbors(view, port)
-    return tuple(found)
+
+    def typed(ports: Iterable[Port | None]) -> list[Port]:
+        return [p for p in ports if p is not None and slots.output_slot(*p) != NO_SLOT]
+
+    ends = typed(_own_port(node) for node in view.nodes if _is_end(node))
+    return tuple(reached(ends, lambda port: typed(_neighbors(view, port))))
 
 
 def _own_port(node: Node) -> Port | None:

@@ -232,8 +232,6 @@ def _exact_values(case: Case) -> Refusals:
 
 def _out_of_range(case: Case) -> Refusals:
     """What computes with constants that the low dtype cannot hold."""
-    if not case.uses_lists:
-        return iter(())
     origins = out_of_range_slots(case.view, case.slots, case.edges, case.low_dtype)
     return _by_origin(case, origins, Cause.RANGE)
 
@@ -249,8 +247,6 @@ def _beside_decompositions(case: Case) -> Refusals:
     All of it stays float32, up to the first product both ways. What that reads may be
     rounded: the covariance of rounded vectors is a covariance.
     """
-    if not case.uses_lists:
-        return iter(())
     starts = [
         slot
         for node, own in case.nodes_with_slots
@@ -274,8 +270,6 @@ def _measured_ranges(case: Case) -> Refusals:
 
 def _deny_taint(case: Case) -> Refusals:
     """Infer ops fed through clear and infer ops by a deny op."""
-    if not case.uses_lists:
-        return iter(())
     edges = case.edges
     starts = [slot for slot, name in enumerate(edges.lists) if name == DENY]
     origins = spread(starts, edges.readers, edges.on(INFER, CLEAR))
@@ -313,7 +307,7 @@ def _escaping(case: Case) -> Refusals:
 
 
 # The first rule that refuses a slot gives the reason.
-RULES = (
+_RULES = (
     _other_types,
     _held_by_caller,
     _behind_barriers,
@@ -330,3 +324,15 @@ RULES = (
     _escaping,
     _harmful_roundings,
 )
+# They count where lists do.
+_OF_LISTS = (_out_of_range, _beside_decompositions, _deny_taint)
+
+
+def refusals(case: Case) -> dict[int, Reason]:
+    """Return the slots that any rule refuses, and why."""
+    refused: dict[int, Reason] = {}
+    for rule in _RULES:
+        if case.uses_lists or rule not in _OF_LISTS:
+            for slot, reason in rule(case):
+                refused.setdefault(slot, reason)
+    return refused

@@ -215,7 +215,7 @@ def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
     graph_def, item = graph_from_function(condition, library)
     inside = GraphView.from_graph_def(graph_def, item)
     for port in compared_to(inside.nodes, inside.index[item.fetch[0]]):
-        bound = _behind_identities(inside, port)
+        bound = inside.source(port, ("Identity",))
         if bound.name in item.feed:
             argument = item.feed.index(bound.name)
             yield from _bound_outside(view, loop, argument, library)
@@ -227,16 +227,9 @@ def _bound_outside(
     view: GraphView, loop: Node, argument: int, library: Library
 ) -> Iterator[float]:
     """Yield a bound that the loop is called with: a constant, or another's count."""
-    bound = _behind_identities(view, loop.inputs[argument])
+    bound = view.source(loop.inputs[argument], ("Identity",))
     if bound.op in WHILE_OPS and bound.index != loop.index:
         # The loop of a gradient counts to what its forward loop has counted.
         yield from _bounds(view, bound, library)
     else:
         yield from counts_in(bound.proto)
-
-
-def _behind_identities(view: GraphView, port: Port) -> Node:
-    node = view.nodes[port.node]
-    while node.op == "Identity":
-        node = view.nodes[node.inputs[0].node]
-    return node

@@ -28,10 +28,12 @@ from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.annotations import SCALE
 from grappler_pass.eligibility.fused_ops import parts_of
+from grappler_pass.eligibility.numerics.kernel_limits import ends_in_channels
 from grappler_pass.fusions.new_nodes import NewNodes, controls, part_of
 from grappler_pass.fusions.passes import PricedGraph, other_operand
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, static
+from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import Node, Port, port_text
 from grappler_pass.pricing.seconds import NODE_SECONDS
 
@@ -83,9 +85,7 @@ class Fold(NamedTuple):
         """How scales broadcast to the weights."""
         if self.op == "DepthwiseConv2dNative":
             return self.weights[-2:]
-        attrs = self.root.proto.attr
-        # Reading an absent key would create it.
-        if "transpose_b" in attrs and attrs["transpose_b"].b:
+        if self.op == "MatMul" and attr_of(self.root.proto, "transpose_b").b:
             return (self.channels, 1)
         return (self.channels,)
 
@@ -155,11 +155,8 @@ def _adds_alike(shortcut: Node, mul: Node, graph: PricedGraph) -> bool:
 
 def _channels(product: Node, graph: PricedGraph) -> int | None:
     """Return how many values one scale each is for; None where they are not last."""
-    attrs = product.proto.attr
-    if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
-        return None
     shape = graph.result_shape(product)
-    return shape[-1] if shape else None
+    return shape[-1] if shape and ends_in_channels(product.proto) else None
 
 
 def _only_reader(graph: PricedGraph, node: Node, ops: Collection[str]) -> Node | None:

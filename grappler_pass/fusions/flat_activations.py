@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
+from grappler_pass.eligibility.numerics.kernel_limits import ends_in_channels
 from grappler_pass.fusions.new_nodes import NewNodes, part_of, with_inputs
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.shapes import Shape
@@ -89,8 +90,7 @@ def _activation_behind(graph: PricedGraph, reshape: Node) -> tuple[Node, ...]:
     bias = graph.only_reader(reshape, "BiasAdd")
     if bias is None or bias.inputs[0].node != reshape.index:
         return ()
-    attrs = bias.proto.attr
-    if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
+    if not ends_in_channels(bias.proto):
         return ()
     nodes: tuple[Node, ...] = (bias,)
     while len(nodes) < _MOST_NODES:

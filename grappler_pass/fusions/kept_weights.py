@@ -230,8 +230,8 @@ def _is_read_within(view: GraphView, waiting: int, own: frozenset[int]) -> bool:
     """
     if view.nodes[waiting].op not in CONSTANT_OPS:
         return False
-    data = (r.node for port in view.output_ports(waiting) for r in view.readers(port))
-    return own.issuperset(data) and own.issuperset(view.control_readers(waiting))
+    readers = (*view.read_by(waiting), *view.control_readers(waiting))
+    return own.issuperset(readers)
 
 
 def _priced(kept: Kept, graph: PricedGraph) -> Kept:

@@ -27,7 +27,7 @@ from grappler_pass.fusions.new_nodes import NewNodes, controls, part_of
 from grappler_pass.fusions.passes import PricedGraph, other_operand
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape
-from grappler_pass.graph.type_slots import kernel_exists
+from grappler_pass.graph.type_slots import attr_of, kernel_exists
 from grappler_pass.graph.view import Node, Port, device_type_of, port_text
 
 KERNEL = "_MklLayerNorm"
@@ -190,9 +190,8 @@ def _reader(
 
 def _is_over_channels(graph: PricedGraph, reduction: Node, rank: int) -> bool:
     """Return whether a mean is over the last axis, which it keeps."""
-    attrs = reduction.proto.attr
     axes = graph.view.nodes[reduction.inputs[1].node]
-    if "keep_dims" not in attrs or not attrs["keep_dims"].b or axes.op != "Const":
+    if not attr_of(reduction.proto, "keep_dims").b or axes.op != "Const":
         return False
     values = tensor_util.MakeNdarray(axes.proto.attr["value"].tensor)
     return values.size == 1 and int(values.item()) in (-1, rank - 1)

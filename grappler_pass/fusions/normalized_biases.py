@@ -22,10 +22,13 @@ from tensorflow.core.framework.types_pb2 import DT_FLOAT
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.fusions.new_nodes import NewNodes, constant, part_of, with_inputs
 from grappler_pass.fusions.passes import PricedGraph
+from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 
 _NORMS = ("FusedBatchNormV3", "_FusedBatchNormEx")
 _GRADIENTS = ("FusedBatchNormGradV3", "_FusedBatchNormGradEx")
+# By how much the kernel averages statistics itself.
+_FACTOR = "exponential_avg_factor"
 # Of a normalization: inputs, and outputs.
 _INPUT, _MEAN, _SAVED = 0, 1, 3
 # Of its gradient.
@@ -68,12 +71,9 @@ def found(graph: PricedGraph) -> Iterator[NormalizedBias]:
 
 
 def _is_of_batch(norm: Node) -> bool:
-    attrs = norm.proto.attr
-    # Reading an absent key would create it.
-    is_training = "is_training" not in attrs or attrs["is_training"].b
-    factor = "exponential_avg_factor"
-    is_plain = factor not in attrs or attrs[factor].f == 1.0
-    return bool(is_training and is_plain and attrs["T"].type == DT_FLOAT)
+    attrs = (attr_of(norm.proto, name) for name in ("is_training", _FACTOR, "T"))
+    is_training, factor, dtype = attrs
+    return bool(is_training.b and factor.f == 1.0 and dtype.type == DT_FLOAT)
 
 
 def _bias_of(norm: Node, graph: PricedGraph) -> NormalizedBias | None:
@@ -110,6 +110,7 @@ def _bias_of(norm: Node, graph: PricedGraph) -> NormalizedBias | None:
 
 def _layout(node: Node) -> bytes:
     attrs = node.proto.attr
+    # Reading an absent key would create it.
     return bytes(attrs["data_format"].s) if "data_format" in attrs else b"NHWC"
 
 

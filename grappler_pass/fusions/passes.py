@@ -93,8 +93,7 @@ class PricedGraph:
 
     def readers(self, node: Node) -> tuple[Node, ...]:
         """Return the nodes that read a node, each once."""
-        ports = self.view.output_ports(node.index)
-        return self.distinct(r.node for p in ports for r in self.view.readers(p))
+        return self.distinct(self.view.read_by(node.index))
 
     def distinct(self, numbers: Iterable[int]) -> tuple[Node, ...]:
         """Return nodes by number, each once."""

@@ -18,6 +18,7 @@ from grappler_pass.graph.op_table import (
     MERGE_OPS,
     NEXT_ITERATION_OPS,
 )
+from grappler_pass.graph.walks import reached
 
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Node, Port
@@ -149,18 +150,14 @@ def _hands_on(nodes: Sequence[Node], node: Node) -> bool:
 
 def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:
     """Walk from a loop's LoopCond or Exit to an Enter of the same loop."""
-    seen: set[int] = set()
-    waiting = [port.node for port in node.inputs]
-    while waiting:
-        i = waiting.pop()
-        if i in seen:
-            continue
-        seen.add(i)
-        current = nodes[i]
-        if current.op in ENTER_OPS:
-            return str(current.proto.attr["frame_name"].s.decode())
-        if current.op in EXIT_OPS:
-            continue  # an inner loop, or one before: not this frame
-        ports = current.inputs[:1] if current.op in MERGE_OPS else current.inputs
-        waiting.extend(port.node for port in ports)
-    return None
+
+    def before(i: int) -> list[int]:
+        # An Exit is of an inner loop, or one before: not this frame.
+        if nodes[i].op in EXIT_OPS and i != node.index:
+            return []
+        is_merge = nodes[i].op in MERGE_OPS
+        return [port.node for port in nodes[i].inputs[: 1 if is_merge else None]]
+
+    found = (nodes[i] for i in reached([node.index], before))
+    enters = (each for each in found if each.op in ENTER_OPS)
+    return next((str(e.proto.attr["frame_name"].s.decode()) for e in enters), None)

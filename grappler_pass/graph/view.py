@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -147,6 +147,19 @@ class GraphView:
         for port in sorted(self._readers):
             ports.setdefault(port.node, []).append(port)
         return {node: tuple(found) for node, found in ports.items()}
+
+    def source(self, port: Port, through: Collection[str]) -> Node:
+        """Return what makes a tensor, before nodes of some ops hand on their first."""
+        node = self.nodes[port.node]
+        while node.op in through:
+            node = self.nodes[node.inputs[0].node]
+        return node
+
+    def read_by(self, node: int) -> Iterator[int]:
+        """Yield the nodes that read an output of `node`, once for each that is read."""
+        for port in self.output_ports(node):
+            for reader in self.readers(port):
+                yield reader.node
 
     def frame(self, node: int) -> Frame | None:
         """Return the innermost loop frame that `node` runs in; None outside loops."""

@@ -259,12 +259,7 @@ def _released(
 ) -> Iterator[int]:
     """Yield, once per edge, what waits for a node or for the loop it is the last of."""
     ends = view.nodes[index].op in table.NEXT_ITERATION_OPS
-    readers = [
-        reader.node
-        for port in view.output_ports(index)
-        for reader in view.readers(port)
-    ]
-    for target in (*readers, *view.control_readers(index)):
+    for target in (*view.read_by(index), *view.control_readers(index)):
         if not (ends and view.nodes[target].op in table.MERGE_OPS):
             yield target
     for frame in view.loops(index):

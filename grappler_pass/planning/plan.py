@@ -21,6 +21,7 @@ from grappler_pass.eligibility.reasons import Reason as Reason
 from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.layers import LayerTimes, times_by_layer
+from grappler_pass.planning.pages import page, plan_sections
 from grappler_pass.planning.plan_table import (
     folded_table,
     fusions_table,
@@ -257,11 +258,7 @@ class Plan(NotebookDisplay):
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""
-        fields = dataclasses.asdict(self)
-        fields["decisions"] = [_row_as_json(d) for d in self.decisions]
-        for name in _FUSIONS:
-            fields[name] = [_fusion_as_json(each) for each in getattr(self, name)]
-        return json.dumps(fields, indent=1)
+        return json.dumps(_fields(self), default=_fields, indent=1)
 
     def to_html(self) -> str:
         """Return a page with charts of the plan, which opens without a network.
@@ -269,8 +266,6 @@ class Plan(NotebookDisplay):
         Raises:
           MissingExtraError: Jinja2 or plotly is not installed.
         """
-        from grappler_pass.planning.pages import page, plan_sections
-
         return page.page_from_sections(
             f"Plan of {self.graph or 'a graph'}", plan_sections.sections_of(self)
         )
@@ -290,23 +285,19 @@ def _mebibytes(count: int) -> str:
     return f"{mebi:.3g}" if mebi < 1000 else f"{mebi:.0f}"
 
 
-def _row_as_json(decision: Decision) -> dict[str, Any]:
-    row: dict[str, Any] = dataclasses.asdict(decision)
-    row["slot"] = list(dataclasses.astuple(decision.slot))
-    row["reason"] = _reason_as_json(decision.reason)
-    return row
-
-
-def _reason_as_json(reason: Reason) -> list[str]:
-    return [reason.cause.name, reason.detail]
+def _fields(value: Plan | Decision | Fusion | Cause | TypeSlot) -> object:
+    """Return what JSON holds of a plan, and of what is in it."""
+    match value:
+        case Cause():
+            return value.name
+        case TypeSlot(node, attr, index):
+            return node, attr, index
+    fields = dataclasses.fields(value)
+    return {field.name: getattr(value, field.name) for field in fields}
 
 
 def _reason_from_json(cause: str, detail: str) -> Reason:
     return Reason(Cause[cause], detail)
-
-
-def _fusion_as_json(fusion: Fusion) -> dict[str, Any]:
-    return {**dataclasses.asdict(fusion), "reason": _reason_as_json(fusion.reason)}
 
 
 def _fusion_from_json(row: dict[str, Any]) -> Fusion:

@@ -75,7 +75,8 @@ class FusingPricer(Pricer):
 
     def cast_price(self, port: Port, source: str, target: str) -> Price:
         """Return 0 where either end is fused: the cast is part of its kernel."""
-        if self._source(port).op in _FUSED or not self._outside_readers(port):
+        made_by = self._view.source(port, VIEW_OPS).op
+        if made_by in _FUSED or not self._outside_readers(port):
             return _FREE
         return super().cast_price(port, source, target)
 
@@ -96,7 +97,7 @@ class FusingPricer(Pricer):
         A tensor that several such nodes read is written for the first of them.
         """
         for port in dict.fromkeys(node.inputs):
-            if self._source(port).op in _FUSED:
+            if self._view.source(port, VIEW_OPS).op in _FUSED:
                 if self._outside_readers(port)[:1] == [node.index]:
                     yield self.spec(port)
         for port in self._view.output_ports(node.index):
@@ -116,13 +117,6 @@ class FusingPricer(Pricer):
         per_element = DTYPE_BYTES["float32"] + DTYPE_BYTES[self._low_dtype]
         floats = (spec for spec in self._tensors(node) if spec.dtype == "float32")
         return per_element * sum(spec.elements for spec in floats)
-
-    def _source(self, port: Port) -> Node:
-        """Return the node that computes a tensor, behind what only renames it."""
-        node = self._view.nodes[port.node]
-        while node.op in VIEW_OPS:
-            node = self._view.nodes[node.inputs[0].node]
-        return node
 
     def _outside_readers(self, port: Port) -> list[int]:
         """Return the readers that need a tensor in memory, in node order."""

@@ -141,9 +141,9 @@ class _Subject(NamedTuple):
         return tuple(found)
 
     def _constant(self, position: int, spec: TensorSpec, name: str) -> Constant | None:
-        value = _const_behind(self.view, self.node.inputs[position])
-        if value is not None and spec.elements <= MOST_CONSTANT_VALUES:
-            return _constant(value.SerializeToString())
+        source = self.view.source(self.node.inputs[position], FORWARDING_OPS)
+        if source.op in CONSTANT_OPS and spec.elements <= MOST_CONSTANT_VALUES:
+            return _constant(source.proto.attr["value"].tensor.SerializeToString())
         result = self._shape(Port(self.node.index, 0))
         if name not in _SHAPE_OF_RESULT or result is None:
             return None
@@ -181,13 +181,6 @@ def _count(node: Node, arg: op_def_pb2.OpDef.ArgDef) -> int:
     if arg.type_list_attr:
         return len(attr_of(node.proto, arg.type_list_attr).list.type)
     return 1
-
-
-def _const_behind(view: GraphView, port: Port) -> TensorProto | None:
-    node = view.nodes[port.node]
-    while node.op in FORWARDING_OPS:
-        node = view.nodes[node.inputs[0].node]
-    return node.proto.attr["value"].tensor if node.op in CONSTANT_OPS else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,9 +16,10 @@ from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.eligibility.fused_ops import cast_node, split_fused
 from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.type_slots import DTYPE_NAMES, SlotTable
+from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
 from grappler_pass.graph.view import GraphView, Node, Reader, port_text
 from grappler_pass.planning.casts import CastPlan, Conversion
+from grappler_pass.planning.draft import Draft
 
 # Every cast this pass made is called by it, behind the name of what it converts.
 CAST_STEM = "tf_amp_cast_"
@@ -32,15 +33,14 @@ class _Edits(NamedTuple):
     controls: Mapping[int, Iterable[str]]
 
 
-def rewrite_graph(
-    graph_def: GraphDef,
-    view: GraphView,
-    slots: SlotTable,
-    low: Sequence[bool],
-    low_dtype: int,
-    casts: CastPlan,
-    shapes: Shapes,
-) -> GraphDef:
+def apply(draft: Draft) -> Draft:
+    """Return a draft with what its plan makes of the graph."""
+    changes = any(draft.low)
+    rewritten = _rewritten(draft) if changes else draft.graph_def
+    return dataclasses.replace(draft, rewritten=rewritten)
+
+
+def _rewritten(draft: Draft) -> GraphDef:
     """Return a copy of the graph with low slots retyped and crossings converted.
 
     Before   a --> matmul --> exp
@@ -51,10 +51,11 @@ def rewrite_graph(
     Not done: control edges, names and devices of given nodes stay; functions in the
     library are not looked into.
     """
-    names = _Names(view)
-    edits = _edits(view, casts, names)
-    absorbed = frozenset(casts.absorbed)
-    low_of = _low_slots_by_node(slots, low)
+    graph_def, view, slots = draft.graph_def, draft.view, draft.slots
+    low_dtype, names = draft.low_dtype, _Names(draft.view)
+    edits = _edits(view, draft.casts, names)
+    absorbed = frozenset(draft.casts.absorbed)
+    low_nodes = draft.low_nodes
     rewritten = GraphDef(versions=graph_def.versions, library=graph_def.library)
     for node in view.nodes:
         copy = NodeDef()
@@ -65,15 +66,15 @@ def rewrite_graph(
         copy.input.extend(edits.controls.get(node.index, ()))
         if node.index in absorbed:
             _absorb(copy, low_dtype)
-        if node.index in low_of:
-            _retype(copy, slots, low_of[node.index], low_dtype)
-            is_flat = _has_flat_bias(view, node, shapes)
+        if node.index in low_nodes:
+            own = slots.slots_of[node.index]
+            _retype(copy, [slots.slots[s] for s in own if draft.low[s]], low_dtype)
             rewritten.node.extend(
                 split_fused(
                     copy,
                     low_dtype,
                     names.unused,
-                    has_flat_bias=is_flat,
+                    has_flat_bias=_has_flat_bias(view, node, draft.shapes),
                     product_alone=slots.has_float32_results(node.index),
                 )
             )
@@ -131,19 +132,8 @@ class _Names:
         return name
 
 
-def _low_slots_by_node(slots: SlotTable, low: Sequence[bool]) -> dict[int, list[int]]:
-    low_of: dict[int, list[int]] = {}
-    for slot, is_low in enumerate(low):
-        if is_low:
-            low_of.setdefault(slots.node_of[slot], []).append(slot)
-    return low_of
-
-
-def _retype(
-    copy: NodeDef, slots: SlotTable, low_slots: Iterable[int], low_dtype: int
-) -> None:
-    for number in low_slots:
-        slot = slots.slots[number]
+def _retype(copy: NodeDef, low_slots: Iterable[TypeSlot], low_dtype: int) -> None:
+    for slot in low_slots:
         value = copy.attr[slot.attr]
         if value.WhichOneof("value") == "list":
             value.list.type[slot.index] = low_dtype

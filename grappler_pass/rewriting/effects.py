@@ -60,37 +60,25 @@ def _near(name: str, new: Nodes, old: Nodes) -> set[str]:
 
     A read that stands for an equal one waits for the same.
     """
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for source in _sources(new[waiting.pop()]) - found:
-            found.add(source)
-            if source not in old:
-                waiting.append(source)
+    found = set(
+        reached(_sources(new[name]), lambda s: () if s in old else _sources(new[s]))
+    )
     return found.union(*(_sources(new[source]) for source in found))
 
 
 def _effects(start: set[str], old: Nodes, near: set[str]) -> Iterator[str]:
     """Yield the last effects on the ways to some nodes that lead past what is near."""
-    seen = near | start
-    waiting = list(start)
-    while waiting:
-        node = old[waiting.pop()]
-        if has_effect(node.op):
-            yield node.name
-            continue
-        sources = _sources(node) - seen
-        seen |= sources
-        waiting.extend(sources)
+
+    def before(name: str) -> Iterable[str]:
+        return () if has_effect(old[name].op) else _sources(old[name]) - near
+
+    return (name for name in reached(start, before) if has_effect(old[name].op))
 
 
 def _not_before(name: str, missing: set[str], new: Nodes) -> set[str]:
     """Return what of the missing nodes does not lead to a node in the new graph."""
-    seen: set[str] = set()
-    waiting = [name] if missing else []
-    while waiting and missing:
-        sources = _sources(new[waiting.pop()]) - seen
-        seen |= sources
-        missing = missing - sources
-        waiting.extend(sources)
+    for source in reached([name] if missing else [], lambda n: _sources(new[n])):
+        missing = missing - {source}
+        if not missing:
+            break
     return missing

@@ -27,6 +27,7 @@ from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.type_slots import FLOATING, attr_of
 from grappler_pass.graph.view import Node, Port
+from grappler_pass.graph.walks import reached
 
 # Their results are as exact as what they read.
 _FREE = (Errors.MOVES, Errors.IGNORES)
@@ -290,15 +291,16 @@ class Roundings:
         """
         if not self._is_same_each_time(node):
             return False
-        waiting = [node.index]
-        while waiting:
-            for port in self._view.output_ports(waiting.pop()):
-                for reader in self._view.readers(port):
-                    if self._view.nodes[reader.node].op in _WHOLE:
-                        waiting.append(reader.node)
-                    elif self._kinds[reader.node] not in _NOT_COMPUTING:
-                        return True
-        return False
+        view = self._view
+
+        def hands_on(i: int) -> bool:
+            return view.nodes[i].op in _WHOLE
+
+        whole = reached([node.index], lambda i: filter(hands_on, view.read_by(i)))
+        readers = (reader for i in whole for reader in view.read_by(i))
+        return any(
+            self._kinds[i] not in _NOT_COMPUTING for i in readers if not hands_on(i)
+        )
 
     def _is_same_each_time(self, node: Node) -> bool:
         """Return whether a node brings the same value to each iteration of a loop."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Port
+from grappler_pass.graph.walks import reached
 
 # Ops that keep every bit, but for a sign.
 _MOVEMENTS = (
@@ -74,19 +75,17 @@ class _Walk(NamedTuple):
         self, operands: Sequence[Port], begin: frozenset[Port]
     ) -> list[Port]:
         """Return ports that carry values of the comparison's operands unchanged."""
-        found = dict.fromkeys(p for p in operands if p not in begin)
-        waiting = list(found)
-        kept: list[Port] = []
-        while waiting:
-            port = waiting.pop()
-            sources = self._sources(port)
-            if sources or self.view.nodes[port.node].op in table.SELECTING_OPS:
-                kept.append(port)
-            for source in sources:
-                if source not in found and source not in begin:
-                    found[source] = None
-                    waiting.append(source)
-        return kept
+
+        def before(port: Port) -> list[Port]:
+            return [p for p in self._sources(port) if p not in begin]
+
+        ports = reached((p for p in operands if p not in begin), before)
+        return [
+            port
+            for port in ports
+            if self.view.nodes[port.node].op in table.SELECTING_OPS
+            or self._sources(port)
+        ]
 
     def _sources(self, port: Port) -> list[Port]:
         """Return the float32 tensors whose values `port` passes on."""

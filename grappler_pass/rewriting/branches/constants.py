@@ -18,6 +18,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.op_table import ENTER_OPS, EXIT_OPS, MERGE_OPS
 from grappler_pass.graph.view import Item
+from grappler_pass.graph.walks import reached
 from grappler_pass.rewriting.named_graphs import Readers, copied, name_in, readers_in
 
 
@@ -63,12 +64,9 @@ def _reached(
     without: Container[str] = (),
 ) -> set[str]:
     """Name what waits for nodes by ways without some others, and before the ends."""
-    found: set[str] = set()
-    edge = list(start)
-    while edge:
-        for reader in readers[edge.pop()]:
-            known = reader.name in found or reader.name in without
-            if not known and reader.op not in ends:
-                found.add(reader.name)
-                edge.append(reader.name)
-    return found
+
+    def following(name: str) -> list[str]:
+        free = (r for r in readers[name] if r.op not in ends)
+        return [reader.name for reader in free if reader.name not in without]
+
+    return set(reached(start, following))
