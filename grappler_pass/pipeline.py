@@ -24,7 +24,7 @@ from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import GraphView, Item
-from grappler_pass.planning.casts import CastPlan, plan_casts
+from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import PRICED
@@ -136,17 +136,7 @@ def _tune(draft: Draft) -> Draft:
 
 
 def _plan(draft: Draft) -> Draft:
-    casts = CastPlan()
-    if any(draft.low):
-        casts = plan_casts(
-            draft.view,
-            draft.slots,
-            draft.low,
-            draft.low_dtype,
-            draft.reads,
-            fold_constants=draft.settings.fold_constants,
-        )
-    draft = dataclasses.replace(draft, casts=casts)
+    draft = dataclasses.replace(draft, casts=plan_casts(draft))
     return dataclasses.replace(draft, plan=plan_from_draft(draft))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from grappler_pass.eligibility.existing_casts import before_cast, is_cast, is_foldable
-from grappler_pass.eligibility.variable_reads import VariableReads
-from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Port, Reader
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT
+from grappler_pass.graph.view import Port, Reader
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.draft import Draft
 
 # In the place of a reader's number, where a cast is not for that reader alone.
 _SHARED = -1
@@ -67,16 +68,8 @@ class CastPlan(NamedTuple):
     absorbed: tuple[int, ...] = ()
 
 
-def plan_casts(
-    view: GraphView,
-    slots: SlotTable,
-    low: Sequence[bool],
-    low_dtype: int,
-    reads: VariableReads,
-    *,
-    fold_constants: bool = True,
-) -> CastPlan:
-    """Find the conversions and absorptions an assignment needs.
+def plan_casts(draft: Draft) -> CastPlan:
+    """Find the conversions and absorptions that the colors of a draft need.
 
     Before   matmul(low) --> exp(f32), matmul(low) --> log(f32)
     After    matmul(low) --> cast_up --> exp(f32), log(f32)
@@ -85,9 +78,13 @@ def plan_casts(
 
     Not done: control edges never get a cast.
     """
+    if not any(draft.low):
+        return CastPlan()
+    view, slots, reads = draft.view, draft.slots, draft.reads
+    low_dtype = draft.low_dtype
 
     def is_low(slot: int) -> bool:
-        return slot != NO_SLOT and low[slot]
+        return slot != NO_SLOT and draft.low[slot]
 
     groups: dict[tuple[Port, int, str, int], list[Reader]] = {}
     absorbed: list[int] = []
@@ -107,24 +104,19 @@ def plan_casts(
             reader = Reader(node.index, position)
             alone = node.index if reader in reads.refs.late else _SHARED
             groups.setdefault((shared, needed, device, alone), []).append(reader)
-    conversions = tuple(
-        _conversion(view, reads, key, tuple(readers), low_dtype, fold_constants)
-        for key, readers in groups.items()
+    conversions = (
+        _conversion(draft, key, tuple(readers)) for key, readers in groups.items()
     )
-    return CastPlan(conversions, tuple(absorbed))
+    return CastPlan(tuple(conversions), tuple(absorbed))
 
 
 def _conversion(
-    view: GraphView,
-    reads: VariableReads,
-    key: tuple[Port, int, str, int],
-    readers: tuple[Reader, ...],
-    low_dtype: int,
-    fold_constants: bool,
+    draft: Draft, key: tuple[Port, int, str, int], readers: tuple[Reader, ...]
 ) -> Conversion:
+    view, reads = draft.view, draft.reads
     port, needed, device, alone = key
     if needed == FLOAT32:
-        return Conversion(port, port, low_dtype, FLOAT32, readers, device)
+        return Conversion(port, port, draft.low_dtype, FLOAT32, readers, device)
     source, dtype = before_cast(view, reads, port)
     reader = None if alone == _SHARED else view.nodes[alone]
     return Conversion(
@@ -135,6 +127,6 @@ def _conversion(
         readers,
         device,
         hoist=reads.hoists.get(port, ()),
-        folds=fold_constants and is_foldable(view, port),
+        folds=draft.settings.fold_constants and is_foldable(view, port),
         waits_for=reads.refs.awaited(view, port, reader),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from grappler_pass.graph.shapes import Shape, known_shape
@@ -56,10 +57,9 @@ def _peaks(draft: Draft) -> tuple[int, int]:
     # What is fused is not in memory.
     if draft.prices is None or settings.fuses or not settings.predicts_memory:
         return 0, 0
-    inputs = (draft.view, draft.slots, draft.shapes)
-    before = peak_bytes(*inputs, (False,) * len(draft.low), CastPlan())
-    after = peak_bytes(*inputs, draft.low, draft.casts) if any(draft.low) else before
-    return before, after
+    float32 = (False,) * len(draft.low)
+    before = peak_bytes(dataclasses.replace(draft, low=float32, casts=CastPlan()))
+    return before, peak_bytes(draft) if any(draft.low) else before
 
 
 def _seconds_of_nodes(draft: Draft, cast_seconds: Mapping[int, float]) -> float:

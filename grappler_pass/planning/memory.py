@@ -19,10 +19,11 @@ from grappler_pass.costs.work.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.loops import Frame
-from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.type_slots import NO_SLOT, SlotTable, dtype_name
+from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.type_slots import NO_SLOT, dtype_name
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
-from grappler_pass.planning.casts import CastPlan, Conversion
+from grappler_pass.planning.casts import Conversion
+from grappler_pass.planning.draft import Draft
 
 _WEIGHTS = (
     table.CONSTANT_OPS | table.INPUT_OPS | table.VARIABLE_OPS | {"ReadVariableOp"}
@@ -52,43 +53,32 @@ class _Buffer:
     runs: float
 
 
-def peak_bytes(
-    view: GraphView,
-    slots: SlotTable,
-    shapes: Shapes,
-    low: Sequence[bool],
-    casts: CastPlan,
-) -> int:
-    """Return the most bytes of activations of a graph that are alive at once.
+def peak_bytes(draft: Draft) -> int:
+    """Return the most bytes of activations that are alive at once.
 
-    Slots are in 16 bits as `low` says of each, and `casts` is what that needs.
+    Of a draft whose slots are colored and casts are planned.
     """
-    liveness = _Liveness(view, slots, shapes, low, casts)
-    for moment, index in enumerate(_schedule(view)):
-        liveness.run(view.nodes[index], 2 * moment)
+    liveness = _Liveness(draft)
+    for moment, index in enumerate(_schedule(draft.view)):
+        liveness.run(draft.view.nodes[index], 2 * moment)
     return liveness.peak()
 
 
-@dataclasses.dataclass(eq=False)
 class _Liveness:
     """Buffers of one graph; node number k of the order runs at moment 2 k.
 
     A cast runs right after the node that it reads from, at the odd moment in between.
     """
 
-    view: GraphView
-    slots: SlotTable
-    shapes: Shapes
-    low: Sequence[bool]
-    casts: CastPlan
-
-    def __post_init__(self) -> None:
+    def __init__(self, draft: Draft) -> None:
+        self._view, self._slots, self._draft = draft.view, draft.slots, draft
+        self._conversions = draft.casts.conversions
         self._cast_of = {
             reader: number
-            for number, conversion in enumerate(self.casts.conversions)
+            for number, conversion in enumerate(self._conversions)
             for reader in conversion.readers
         }
-        self._last = 2 * len(self.view.order)
+        self._last = 2 * len(self._view.order)
         self._buffers: list[_Buffer] = []
         self._of_port: dict[Port, _Buffer | None] = {}
         self._of_cast: dict[int, _Buffer | None] = {}
@@ -108,8 +98,8 @@ class _Liveness:
                 buffer.death = max(buffer.death, end)
         if node.op in _WEIGHTS:
             return
-        end = self._last if node.name in self.view.item.fetch else moment
-        for output in range(self.slots.output_count(node.index)):
+        end = self._last if node.name in self._view.item.fetch else moment
+        for output in range(self._slots.output_count(node.index)):
             self._write(node, output, read, end)
         if node.op in table.PUSHED_INPUT:
             self._keep(node, read)
@@ -137,7 +127,7 @@ class _Liveness:
         if number is None:
             return self._of_port.get(node.inputs[position])
         if number not in self._of_cast:
-            self._of_cast[number] = self._cast(self.casts.conversions[number])
+            self._of_cast[number] = self._cast(self._conversions[number])
         return self._of_cast[number]
 
     def _cast(self, conversion: Conversion) -> _Buffer | None:
@@ -145,14 +135,14 @@ class _Liveness:
         read = self._of_port.get(source)
         if conversion.is_identity:
             return read
-        if is_foldable(self.view, conversion.port):
+        if is_foldable(self._view, conversion.port):
             return None
         after = self._written_at[source.node] + 1
         if read is not None:
             read.death = max(read.death, after)
         size = self._elements(source) * _bytes_of(conversion.target_dtype)
         hoist = conversion.hoist
-        node = self.view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
+        node = self._view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
         return self._new(size, after, after, node)
 
     def _write(
@@ -175,7 +165,7 @@ class _Liveness:
             self._reusable[moment] = (read, size)
 
     def _new(self, size: int, birth: int, death: int, node: int) -> _Buffer:
-        buffer = _Buffer(size, birth, death, self.view.weight(node))
+        buffer = _Buffer(size, birth, death, self._view.weight(node))
         self._buffers.append(buffer)
         return buffer
 
@@ -185,7 +175,7 @@ class _Liveness:
         if first is None:
             return
         # What a loop pushes without writing it anew is one tensor, kept once.
-        others = min(self.view.weight(node.index), first.runs) - 1.0
+        others = min(self._view.weight(node.index), first.runs) - 1.0
         moment = self._written_at[node.index]
         size = int(first.size * others)
         buffer = self._new(size, moment, moment, node.index)
@@ -198,13 +188,13 @@ class _Liveness:
         return size if any(buffer.size == size for buffer in last) else 0
 
     def _elements(self, port: Port) -> int:
-        shape = known_shape(self.shapes, self.view, port)
+        shape = known_shape(self._draft.shapes, self._view, port)
         return TensorSpec(shape, "").elements
 
     def _bytes(self, port: Port) -> int:
-        slot = self.slots.output_slot(*port)
-        is_low = slot != NO_SLOT and self.low[slot]
-        size = 2 if is_low else _bytes_of(self.slots.output_dtype(*port))
+        slot = self._slots.output_slot(*port)
+        is_low = slot != NO_SLOT and self._draft.low[slot]
+        size = 2 if is_low else _bytes_of(self._slots.output_dtype(*port))
         return size * self._elements(port) if size else 0
 
 

@@ -50,7 +50,7 @@ def folded_table(decisions: Iterable[Decision]) -> Table:
     table.add_column("16 bits + casts", justify="right", max_width=10)
     table.add_column("reason", overflow="fold", ratio=4)
     for decision in decisions:
-        shape = _cells(decision)[-2]
+        shape = shape_text(decision.shape)
         table.add_row(
             Text(f"{decision.slot}\n {decision.op} {shape}"),
             decision.dtype,
@@ -101,7 +101,7 @@ def _cells(decision: Decision) -> tuple[str, ...]:
         _milliseconds(decision.seconds_low),
         _milliseconds(decision.cast_seconds),
         _price_text(decision),
-        "?" if decision.shape is None else _shape_text(decision.shape),
+        shape_text(decision.shape),
         str(decision.reason),
     )
 
@@ -116,5 +116,8 @@ def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * _MILLI:.4f}"
 
 
-def _shape_text(shape: tuple[int | None, ...]) -> str:
+def shape_text(shape: tuple[int | None, ...] | None) -> str:
+    """Return sizes with an x between them; "?" is what is not known."""
+    if shape is None:
+        return "?"
     return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
 from typing import NamedTuple

@@ -25,7 +25,7 @@ from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS
 from grappler_pass.graph.view import Item
-from grappler_pass.graph.walks import function_attrs
+from grappler_pass.graph.walks import function_attrs, reached
 from grappler_pass.rewriting.named_graphs import (
     Readers,
     awaited,
@@ -117,19 +117,21 @@ def _check_calls(graph: _Graph) -> None:
 
 def _check_states(graph: _Graph) -> None:
     """Raise if a state is read for more than to scale gradients here."""
-    waiting = [
+    states = [
         node.name
         for node in graph.outside.values()
         if LOSS_SCALE in node.attr and DT_FLOAT in (_type(node, "dtype"), _type(node))
     ]
-    seen = set(waiting)
-    while waiting:
-        name = waiting.pop()
-        for node in (*graph.readers[name], *graph.readers[f"{name}:1"]):
-            if node.op in _PASSING_ON and node.name not in seen:
-                seen.add(node.name)
-                waiting.append(node.name)
-            elif node.op not in _PASSING_ON and _scale_of(node) is None:
+
+    def readers(name: str) -> Sequence[NodeDef]:
+        return (*graph.readers[name], *graph.readers[f"{name}:1"])
+
+    def passed_on(name: str) -> list[str]:
+        return [node.name for node in readers(name) if node.op in _PASSING_ON]
+
+    for name in reached(states, passed_on):
+        for node in readers(name):
+            if node.op not in _PASSING_ON and _scale_of(node) is None:
                 raise _NotWholeError(node.name)
 
 
@@ -232,15 +234,15 @@ class _Instead:
 
     def _before(self, node: NodeDef) -> Iterator[str]:
         """Yield what a node that is gone has waited for, of what stays."""
-        waiting, seen = [node], {node.name}
-        while waiting:
-            for text in texts_of(waiting.pop()):
-                name = name_in(text)
-                if name not in self.gone:
-                    yield f"^{name}"
-                elif name not in seen:
-                    seen.add(name)
-                    waiting.append(self.graph.updating[name])
+
+        def sources(node: NodeDef) -> list[str]:
+            return [name_in(text) for text in texts_of(node)]
+
+        def before(name: str) -> list[str]:
+            return sources(self.graph.updating[name]) if name in self.gone else []
+
+        awaited = reached(sources(node), before)
+        return (f"^{name}" for name in awaited if name not in self.gone)
 
 
 def _constant(

@@ -11,6 +11,7 @@ from grappler_pass.eligibility.exclusions import without_call_scopes
 from grappler_pass.planning.layers import PlannedNode, planned_nodes
 from grappler_pass.planning.pages import page
 from grappler_pass.planning.pages.page import Card, Section, Table, Tree
+from grappler_pass.planning.plan_table import shape_text
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Decision, Plan
@@ -143,9 +144,8 @@ class _Numbers:
 
 
 def _detail(row: Decision) -> str:
-    shape = "?" if row.shape is None else "x".join(str(d or "?") for d in row.shape)
     error = f" ± {row.error:.0%}" if row.error else ""
-    return f"{row.op} {shape or 'scalar'}, {row.source}{error}"
+    return f"{row.op} {shape_text(row.shape)}, {row.source}{error}"
 
 
 def _short(value: float) -> float:

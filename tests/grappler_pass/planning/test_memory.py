@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -19,6 +20,7 @@ from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.pipeline import Settings, plan_graph
 from grappler_pass.planning.casts import CastPlan, plan_casts
+from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.memory import peak_bytes
 from tests.rewriters import settings_of
 from tests.sketch import sketch
@@ -32,14 +34,26 @@ TENSOR = EDGE * EDGE * 4
 def peak(graph_def: GraphDef, fetch: str, low: str = "", feed: str = "") -> int:
     """Predict with the first slot of the named nodes in 16 bits."""
     item = Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
+    draft = colored(graph_def, item, low)
+    return peak_bytes(dataclasses.replace(draft, casts=plan_casts(draft)))
+
+
+def colored(graph_def: GraphDef, item: Item, low: str) -> Draft:
     view = GraphView.from_graph_def(graph_def, item)
     slots = SlotTable.from_view(view)
-    colors = [False] * len(slots.slots)
-    for name in low.split():
-        colors[slots.slots_of[view.index[name]][0]] = True
-    reads = VariableReads.from_view(view)
-    casts = plan_casts(view, slots, colors, BFLOAT16, reads)
-    return peak_bytes(view, slots, shapes_of(graph_def), colors, casts)
+    firsts = {slots.slots_of[view.index[name]][0] for name in low.split()}
+    return Draft(
+        graph_def,
+        item,
+        settings_of("bfloat16", "O1"),
+        infer_shapes=dict,
+        name="",
+        view=view,
+        slots=slots,
+        reads=VariableReads.from_view(view),
+        shapes=shapes_of(graph_def),
+        low=tuple(slot in firsts for slot in range(len(slots.slots))),
+    )
 
 
 def shapes_of(graph_def: GraphDef) -> Shapes:
@@ -188,9 +202,9 @@ def test_a_loop_counts_with_what_its_lists_hold() -> None:
 
 
 def test_an_empty_plan_needs_no_memory_and_no_casts() -> None:
-    view = GraphView.from_graph_def(GraphDef())
-    nothing = CastPlan((), ())
-    assert peak_bytes(view, SlotTable.from_view(view), {}, (), nothing) == 0
+    draft = colored(GraphDef(), Item(), "")
+    assert plan_casts(draft) == CastPlan()
+    assert peak_bytes(dataclasses.replace(draft, casts=CastPlan())) == 0
 
 
 def mlp(batch: int) -> GraphDef:
