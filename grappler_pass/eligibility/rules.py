@@ -290,8 +290,9 @@ def _harmful_roundings(case: Case) -> Refusals:
     """What would be less exact in 16 bits than with products' operands cast by hand."""
     if case.roundings is None:
         return
+    freed = case.lists.freed
     for node, own in case.nodes_with_slots:
-        if case.lists.place_of(node.proto).op in case.lists.freed:
+        if freed and case.lists.place_of(node.proto).op in freed:
             continue
         # The types of what is fused behind a product that is alone in 16 bits.
         alone = case.slots.has_float32_results(node.index)

@@ -107,13 +107,9 @@ CROSS_ENTROPY = frozenset(
 
 MATMULS = frozenset({"MatMul", "_FusedMatMul", "SparseMatMul", "_MklMatMul"})
 BATCH_MATMULS = frozenset(
-    {
-        "BatchMatMul",
-        "BatchMatMulV2",
-        "BatchMatMulV3",
-        "_MklBatchMatMulV2",
-        "_MklFusedBatchMatMulV2",
-    }
+    """
+    BatchMatMul BatchMatMulV2 BatchMatMulV3 _MklBatchMatMulV2 _MklFusedBatchMatMulV2
+    """.split()
 )
 
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")

@@ -93,6 +93,7 @@ class ProductErrors:
       members: number of a node that writes or reads a list of tensors to all nodes of
         that list.
       kinds: per node; None for an op that is not in the table.
+      inputs: per node, the float32 tensors that it reads, with their positions.
       grades: per node, of its first output.
       steps: per node, the most that its value went through behind a product.
     """
@@ -116,6 +117,7 @@ class ProductErrors:
         self.low_dtype = low_dtype
         self.members = members
         self.kinds = [self._kind(node, lists, stays) for node in view.nodes]
+        self.inputs = [self._floats(node) for node in view.nodes]
         self.grades = [Grade.FLOAT32] * len(view.nodes)
         self.steps = [Steps()] * len(view.nodes)
         self._read: dict[int, tuple[Grade, Steps]] = {}
@@ -134,7 +136,7 @@ class ProductErrors:
             return Grade.FLOAT32
         return self.grades[port.node]
 
-    def floats(self, node: Node) -> list[tuple[int, Port]]:
+    def _floats(self, node: Node) -> list[tuple[int, Port]]:
         """Return the float32 inputs of a node with their positions.
 
         The flow of a TensorArray is a float32 that has no value.
@@ -190,7 +192,7 @@ class ProductErrors:
     def _read_from_lists(self) -> None:
         """Note of each list the worst that is put on it, for those who read it."""
         for group in dict.fromkeys(map(tuple, self.members.values())):
-            ports = [p for i in group for _, p in self.floats(self.view.nodes[i])]
+            ports = [p for i in group for _, p in self.inputs[i]]
             grade = min(map(self.grade, ports), default=Grade.FLOAT32)
             self._read.update(dict.fromkeys(group, (grade, self._most(ports))))
 
@@ -208,7 +210,7 @@ class ProductErrors:
             return Grade.FLOAT32, Steps()
         if kind is Errors.IGNORES:
             return Grade.EXACT, Steps()
-        read = self.floats(node)
+        read = self.inputs[node.index]
         grades = [self.grade(port) for _, port in read]
         steps = self._most(port for _, port in read)
         worst = min(grades, default=Grade.FLOAT32)

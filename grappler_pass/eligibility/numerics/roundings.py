@@ -62,7 +62,7 @@ class Roundings:
         self._lists = errors.members
         self._view = errors.view
         self._kinds = errors.kinds
-        self._inputs = [tuple(errors.floats(node)) for node in self._view.nodes]
+        self._inputs = errors.inputs
         self._repeated = frozenset(
             node.index for node in self._view.nodes if self._is_repeated(node)
         )
