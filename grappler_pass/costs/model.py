@@ -14,15 +14,16 @@ from grappler_pass.costs.database.price_list import PriceList
 from grappler_pass.costs.database.probes import Probe, cast_probe
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import with_guesses
-from grappler_pass.costs.measured_prices import (
+from grappler_pass.costs.prices import (
     Corrections,
+    cast_works,
     correction_at,
     corrections_from_rows,
     measured_price,
     place_of,
+    price_from_profile,
     price_from_sample,
 )
-from grappler_pass.costs.profile_prices import cast_works, price_from_profile
 from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.costs.work.piece import Work
 

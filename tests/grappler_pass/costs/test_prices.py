@@ -21,7 +21,7 @@ from grappler_pass.costs.errors import (
     ROOFLINE,
     RUN_TO_RUN,
 )
-from grappler_pass.costs.measured_prices import Anchor, Place, correction_at, typical
+from grappler_pass.costs.prices import Anchor, Place, correction_at, typical
 from grappler_pass.costs.work.piece import CACHED_BYTES
 
 SHIPPED = DeviceProfile.load("cpu-avx512-bf16")

@@ -8,7 +8,7 @@ import pytest
 
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.costs.errors import KINDRED
-from grappler_pass.costs.profile_prices import price_from_profile
+from grappler_pass.costs.prices import price_from_profile
 from grappler_pass.costs.work.op_work import works_of
 from tests.op_calls import MEASURED, convolution, ratio, seconds
 

@@ -1,4 +1,4 @@
-"""Prices from samples, and how far a profile is off between the sizes of samples.
+"""Prices from a profile, from samples, and from how far the two differ.
 
 An op whose tensors do not stay in the cache from one node to the next is priced by what
 it takes on cold data. Products and convolutions read their operands many times over,
@@ -20,14 +20,65 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from grappler_pass.costs.calls import OpCall, Price
+from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, Price
 from grappler_pass.costs.database.price_list import Measured, Sample
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.errors import KINDRED, measured_error, with_guesses
-from grappler_pass.costs.profile_prices import cast_works, price_from_profile
+from grappler_pass.costs.errors import (
+    KINDRED,
+    measured_error,
+    profile_error,
+    roofline_error,
+    with_guesses,
+    with_smallness,
+)
 from grappler_pass.costs.work.op_classes import MATRIX_PREFIXES
 from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.costs.work.piece import CACHED_BYTES, Work
+
+
+def price_from_profile(
+    profile: DeviceProfile, works: Iterable[Work], dtype: str
+) -> Price:
+    """Return the sum of the pieces, whose errors count as one.
+
+    The dtype is as the profile names it: "float32>bfloat16" for casts.
+    """
+    parts = [_price(profile, work, dtype) for work in works]
+    measured = all(part.source == "profile" for part in parts)
+    seconds = sum(part.seconds for part in parts)
+    weighted = sum(part.seconds * part.error for part in parts)
+    return Price(
+        seconds,
+        "profile" if measured else "roofline",
+        weighted / seconds if seconds > 0.0 else 0.0,
+    )
+
+
+def cast_works(elements: int, source: str, target: str) -> tuple[Work, ...]:
+    """Return the work of casting that many values."""
+    moved = elements * sum(DTYPE_BYTES.get(end, 4) for end in (source, target))
+    return (Work("Cast", (float(max(elements, 1)),), 0.0, float(moved)),)
+
+
+def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
+    grid = profile.grid(work.op_class, dtype)
+    if grid is not None:
+        error = with_smallness(profile_error(profile), grid.smallness(work.point))
+        error = math.hypot(error, work.unlike)
+        return Price(_on_grid(profile, work, dtype), "profile", error)
+    seconds = profile.roofline.seconds(work, dtype)
+    if profile.grid(work.op_class, "float32") is not None:
+        # Comparable with the measured float32, if only in proportion.
+        here = _on_grid(profile, work, "float32")
+        seconds = here * seconds / profile.roofline.seconds(work, "float32")
+    return Price(seconds, "roofline", roofline_error(profile))
+
+
+def _on_grid(profile: DeviceProfile, work: Work, dtype: str) -> float:
+    grid = profile.extended_grid(work.op_class, dtype)
+    assert grid is not None, "the caller has seen one"
+    return work.times * work.scale * grid.seconds(work.point)
+
 
 # Error that a factor e in size adds: halfway between two measured sizes that lie a
 # factor of 10 apart it is as large as that of a profile calibrated on the device.
