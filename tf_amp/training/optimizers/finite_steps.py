@@ -18,16 +18,19 @@ from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.training.finiteness import eager_steps, tallies, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
 from tf_amp.training.loss_scale.variables import latest_state, states_in_use
-from tf_amp.training.loss_scale.weights import shape_of
+from tf_amp.training.loss_scale.weights import Handles, handles_of, shape_of
 from tf_amp.training.optimizers import called_functions
 from tf_amp.training.optimizers.towers import update_as_one_step
 
 
-def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
+def finite_step(
+    grads: Sequence[Any], variables: Sequence[Any], optimizer: Any = None
+) -> Any:
     """Return whether a step is to be taken: a bool, a tensor, or None for surely.
 
     Args:
       grads: to be applied.
+      variables: to which; none where that is not known.
       optimizer: that is to apply them, where one does.
     """
     parts = tf.nest.flatten([_values(g) for g in grads if g is not None])
@@ -35,7 +38,9 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
     if not parts:
         return None
     states = [state for state in states_in_use() if _can_be_read(state)]
-    noted = tallies.meet(list(filter(_is_concerned, states)), parts)
+    weights = handles_of(variables)
+    concerned = [state for state in states if _is_concerned(state, weights)]
+    noted = tallies.meet(concerned, parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
@@ -115,13 +120,18 @@ def _can_be_read(state: Any) -> bool:
     )
 
 
-def _is_concerned(state: Any) -> bool:
+def _is_concerned(state: Any, weights: Handles) -> bool:
     """Say whether replicas of a state may meet here: not for another training's step.
 
-    Where no strategy is in force, the state may be of one whose training rests.
+    Where no strategy is in force, the state may be of one whose training rests. Whose
+    gradients were never applied, of other weights, is none of this step.
     """
+    if state is latest_state():
+        return True
     is_of_strategy = state.strategy is tf.distribute.get_strategy()
-    return is_of_strategy or tf.distribute.has_strategy() or state is latest_state()
+    is_in_reach = is_of_strategy or tf.distribute.has_strategy()
+    is_foreign = bool(weights) and weights.keys().isdisjoint(state.weights)
+    return is_in_reach and not is_foreign
 
 
 def _finite_elsewhere(

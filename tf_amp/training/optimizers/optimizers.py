@@ -41,7 +41,8 @@ def skipping_keras(apply: Apply) -> Apply:
         def call(gradients: list[Any]) -> Any:
             return apply(optimizer, gradients, variables, **kwargs)
 
-        done = take_unless_overflowed(Step(optimizer, grads, call, build))
+        step = Step(optimizer, grads, variables or [], call, build)
+        done = take_unless_overflowed(step)
         # Branches of the program's own would have to agree on what they return.
         return None if _is_operation_of_function(done) else done
 
@@ -104,7 +105,7 @@ def skipping_v1(apply: Apply) -> Apply:
         in_branch = functools.partial(call_named, None)
         named = name or optimizer.get_name()
         return take_unless_overflowed(
-            Step(optimizer, grads, call, build, in_branch, named)
+            Step(optimizer, grads, variables, call, build, in_branch, named)
         )
 
     return apply_if_finite
@@ -127,7 +128,8 @@ def _skipping_pairs(apply: Apply, build: Build) -> Apply:
         def call(gradients: list[Any]) -> Any:
             return apply(optimizer, _pairs(gradients, variables), *args, **kwargs)
 
-        return take_unless_overflowed(Step(optimizer, grads, call, build_outside))
+        step = Step(optimizer, grads, variables, call, build_outside)
+        return take_unless_overflowed(step)
 
     return apply_if_finite
 

@@ -22,6 +22,7 @@ class Step(NamedTuple):
     Attributes:
       optimizer: that was asked.
       grads: to be applied; None among them stays None.
+      variables: to which; none where the optimizer knows them.
       call: applies gradients.
       build: makes the variables of the optimizer, which no branch may do.
       call_in_branch: the same as `call`, by default itself.
@@ -30,6 +31,7 @@ class Step(NamedTuple):
 
     optimizer: Any
     grads: list[Any]
+    variables: list[Any]
     call: Callable[[list[Any]], Any]
     build: Callable[[], None]
     call_in_branch: Callable[[list[Any]], Any] | None = None
@@ -59,7 +61,7 @@ def take_unless_overflowed(step: Step) -> Any:
     _applied[:] = [True]
     if bypass.takes_all():
         return step.call(step.grads)
-    finite = finite_step(step.grads, step.optimizer)
+    finite = finite_step(step.grads, step.variables, step.optimizer)
     if finite is None:
         return step.call(step.grads)
     if isinstance(finite, bool):

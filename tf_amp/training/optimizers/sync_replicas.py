@@ -47,7 +47,7 @@ def _noting_overflow(apply: Callable[..., Any]) -> Callable[..., Any]:
         optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
         pairs = list(grads_and_vars)
-        finite = finite_step([gradient for gradient, _ in pairs])
+        finite = finite_step([g for g, _ in pairs], [v for _, v in pairs])
         if not isinstance(finite, tf.Tensor):
             return apply(optimizer, pairs, *args, **kwargs)
         with holding(_push, (finite, optimizer)):

@@ -170,6 +170,34 @@ def test_eager_replicas_skip_together():
     ]
 
 
+def test_what_another_training_never_applied_skips_no_step_of_eager_replicas():
+    lines = lines_of(
+        [],
+        body="""
+        def training():
+            global v
+            v = tf.Variable(tf.ones([4, 1]))
+            optimizer = keras.optimizers.SGD(0.1)
+            optimizer.build([v])
+            inner = tf.function(slopes)
+            return v, optimizer, inner
+
+        with strategy.scope():
+            with scaled_by(DynamicLossScale(initial=2.0**10)):
+                other, _, inner = training()
+                strategy.run(lambda x: inner(x), args=(given([0]),))
+            with scaled_by(DynamicLossScale(initial=2.0**10)) as scale:
+                v, optimizer, inner = training()
+                step = lambda x: optimizer.apply([tf.clip_by_norm(inner(x), 1.0)], [v])
+                for bad in ([], [1], []):
+                    before = copies(v)
+                    strategy.run(step, args=(given(bad),))
+                    print(all(map(np.array_equal, before, copies(v))), *figures(scale))
+        """,
+    )
+    assert lines == ["False 1024.0 1 0", "True 512.0 0 1", "False 512.0 1 1"]
+
+
 def test_each_optimizer_skips_the_overflows_of_its_own_gradients_only():
     lines = lines_of(
         [],
