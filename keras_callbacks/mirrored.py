@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import importlib.util
@@ -13,14 +12,11 @@ import tensorflow as tf
 from absl import logging
 
 from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES
-from keras_callbacks.all_reduce.fused import (
-    Exchange,
-    FusedAllReduce,
-    checked_bucket_bytes,
-)
+from keras_callbacks.all_reduce.fused import Exchange, FusedAllReduce
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private import install_when_imported, training
+from tf_amp._tensorflow_private import install_when_imported, wrapping_unconverted
 from tf_amp.config.amp_config import checked_any_dtype
+from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 from tf_amp.placement.named_devices import checked_devices, short_name
@@ -81,7 +77,7 @@ def mirrored_strategy(
         of those allowed.
     """
     all_reduce = checked_any_dtype(all_reduce, "all_reduce")
-    checked_bucket_bytes(bucket_bytes)
+    check_count("mirrored_strategy", "bucket_bytes", bucket_bytes)
     names = _devices_to_mirror(devices)
     exchange = None
     if len(names) == 1:
@@ -111,35 +107,32 @@ def _decorate_keras() -> None:
     if importlib.util.find_spec("keras") is None:
         return
     importlib.import_module("keras")
-    install_when_imported(private.KERAS_ALL_REDUCE, _naming_variables)
+    install_when_imported(private.KERAS_ALL_REDUCE, _name_variables)
 
 
-def _naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate Keras 3's reduction of gradients, so that it goes to their variables."""
-
-    @training.unconverted
-    @functools.wraps(reduce)
-    def reduce_to_variables(optimizer: Any, grads_and_vars: Any) -> Any:
-        pairs = list(grads_and_vars)
-        strategy = tf.distribute.get_strategy()
-        is_replica = not tf.distribute.in_cross_replica_context()
-        if not (is_replica and isinstance(strategy, MirroredStrategy)):
-            return reduce(optimizer, pairs)
-        for _, variable in pairs:
-            if not private.is_replicated(variable):
-                raise ConfigError(
-                    f"The variable {variable.name} {variable.shape} was not made under "
-                    "the strategy, so that its replicas cannot be kept alike; create "
-                    "the model and the optimizer within `with strategy.scope():`."
-                )
-        given = [pair for pair in pairs if pair[0] is not None]
-        if not given or not strategy.is_fused or _cannot_merge():
-            return reduce(optimizer, pairs)
-        context = tf.distribute.get_replica_context()
-        reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
-        return [(None if g is None else next(reduced), v) for g, v in pairs]
-
-    return reduce_to_variables
+@wrapping_unconverted
+def _name_variables(
+    reduce: Callable[..., Any], optimizer: Any, grads_and_vars: Any
+) -> Any:
+    """Do Keras 3's reduction of gradients, so that it goes to their variables."""
+    pairs = list(grads_and_vars)
+    strategy = tf.distribute.get_strategy()
+    is_replica = not tf.distribute.in_cross_replica_context()
+    if not (is_replica and isinstance(strategy, MirroredStrategy)):
+        return reduce(optimizer, pairs)
+    for _, variable in pairs:
+        if not private.is_replicated(variable):
+            raise ConfigError(
+                f"The variable {variable.name} {variable.shape} was not made under "
+                "the strategy, so that its replicas cannot be kept alike; create "
+                "the model and the optimizer within `with strategy.scope():`."
+            )
+    given = [pair for pair in pairs if pair[0] is not None]
+    if not given or not strategy.is_fused or _cannot_merge():
+        return reduce(optimizer, pairs)
+    context = tf.distribute.get_replica_context()
+    reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
+    return [(None if g is None else next(reduced), v) for g, v in pairs]
 
 
 def _reduce_to_variables(strategy: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:

@@ -23,7 +23,6 @@ from keras_callbacks.all_reduce.encoding import (
     exchange,
 )
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp.errors import ConfigError
 
 _Pair = tuple[Any, Any]
 _FLOAT32_BYTES = 4
@@ -106,14 +105,8 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
         """Choose a 16-bit type, and the bytes that travel together at most.
 
         Smaller buckets start earlier, while other gradients are still computed, and are
-        more. ConfigError: one of them is not allowed.
+        more.
         """
-        if dtype not in ENCODINGS:
-            raise ConfigError(
-                f"all_reduce: received {dtype!r}; 16-bit types are "
-                f"{' and '.join(map(repr, ENCODINGS))}."
-            )
-        checked_bucket_bytes(bucket_bytes)
         super().__init__()
         self._encoding = ENCODINGS[dtype]
         self._bucket_bytes = bucket_bytes
@@ -163,17 +156,6 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
                 values = tuple(replica[position] for replica in reduced)
                 results[place] = private.mirrored(values)
         return results
-
-
-def checked_bucket_bytes(bucket_bytes: Any) -> int:
-    """Return a size, or raise ConfigError."""
-    is_whole = isinstance(bucket_bytes, int) and not isinstance(bucket_bytes, bool)
-    if not is_whole or bucket_bytes < 1:
-        raise ConfigError(
-            f"bucket_bytes: received {bucket_bytes!r}; allowed are whole numbers from "
-            f"1, such as {DEFAULT_BUCKET_BYTES}."
-        )
-    return int(bucket_bytes)
 
 
 def _fusable(pairs: Sequence[_Pair]) -> list[int]:

@@ -20,7 +20,7 @@ from keras_callbacks.running_fit.scale_readings import (
     scale_of,
     scales_losses,
 )
-from tf_amp._tensorflow_private.training import unconverted
+from tf_amp._tensorflow_private import unconverted
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.tracing import bypass
 from tf_amp.tracing.in_force import current_config

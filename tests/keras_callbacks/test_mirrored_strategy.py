@@ -116,7 +116,7 @@ def test_bad_arguments_are_named(printed):
     )
     assert "received an empty list" in empty
     assert word.startswith("all_reduce: received 'float12'; allowed are float32, ")
-    assert size.startswith("bucket_bytes: received 0; allowed are whole numbers")
+    assert size.startswith("mirrored_strategy: bucket_bytes=0; allowed are ints from 1")
     assert devices.index("CPU:1") < devices.index("CPU:0")
 
 

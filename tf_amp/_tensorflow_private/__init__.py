@@ -27,42 +27,45 @@ class Hook(NamedTuple):
     """A method or function of TensorFlow to be wrapped.
 
     Attributes:
-      module: where it lives.
-      owner: its class; empty for a function of the module.
-      method: its name.
+      path: where it is: "module:Class.method" or "module:function".
       without: what the user loses where it is gone, for the warning.
       register: module and function that must know the one in place.
     """
 
-    module: str
-    owner: str
-    method: str
+    path: str
     without: str
     register: tuple[str, str] | None = None
 
+    @property
+    def module(self) -> str:
+        """Its module."""
+        return self.path.partition(":")[0]
+
+    @property
+    def owner(self) -> str:
+        """Its class; empty for a function of the module."""
+        return self.path.partition(":")[2].rpartition(".")[0]
+
+    @property
+    def method(self) -> str:
+        """Its name."""
+        return self.path.rpartition(":")[2].rpartition(".")[2]
+
 
 CREATE_OP = Hook(
-    "tensorflow.python.framework.ops",
-    "Graph",
-    "_create_op_helper",
+    "tensorflow.python.framework.ops:Graph._create_op_helper",
     "functions are rewritten with the settings of their first call, not of their trace",
 )
 CREATE_SESSION = Hook(
-    "tensorflow.python.client.session",
-    "BaseSession",
-    "__init__",
+    "tensorflow.python.client.session:BaseSession.__init__",
     "graphs built before mixed precision was enabled stay float32",
 )
 RUN_SESSION = Hook(
-    "tensorflow.python.client.session",
-    "BaseSession",
-    "run",
+    "tensorflow.python.client.session:BaseSession.run",
     "a rewrite that fails in a Session is reported as a warning only",
 )
 CALL_FUNCTION = Hook(
-    "tensorflow.python.eager.polymorphic_function.concrete_function",
-    "ConcreteFunction",
-    "_call_flat",
+    "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction._call_flat",
     "a rewrite that fails in a function is reported as a warning only",
 )
 
@@ -130,6 +133,29 @@ def remove(kept: Collection[Hook] = ()) -> None:
             del _patches[hook]
 
 
+def wrapping(act: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Return what wraps a method so that a function is called in its place.
+
+    Args:
+      act: takes the method, and the arguments that are meant for it.
+    """
+
+    def wrap(method: Method) -> Method:
+        @functools.wraps(method)
+        def act_instead(*args: Any, **kwargs: Any) -> Any:
+            return act(method, *args, **kwargs)
+
+        return act_instead
+
+    return wrap
+
+
+def wrapping_unconverted(act: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Return the same, for methods that AutoGraph would convert."""
+    wrap = wrapping(act)
+    return lambda method: unconverted(wrap(method))
+
+
 def acting_before(act: Callable[..., Any]) -> Callable[[Method], Method]:
     """Return what wraps a method so that something is done before it.
 
@@ -137,15 +163,11 @@ def acting_before(act: Callable[..., Any]) -> Callable[[Method], Method]:
       act: takes the method's arguments.
     """
 
-    def wrap(method: Method) -> Method:
-        @functools.wraps(method)
-        def act_and_call(*args: Any, **kwargs: Any) -> Any:
-            act(*args, **kwargs)
-            return method(*args, **kwargs)
+    def act_and_call(method: Method, *args: Any, **kwargs: Any) -> Any:
+        act(*args, **kwargs)
+        return method(*args, **kwargs)
 
-        return act_and_call
-
-    return wrap
+    return wrapping(act_and_call)
 
 
 def acting_after(act: Callable[..., Any]) -> Callable[[Method], Method]:
@@ -155,16 +177,20 @@ def acting_after(act: Callable[..., Any]) -> Callable[[Method], Method]:
       act: takes the method's result, and its arguments.
     """
 
-    def wrap(method: Method) -> Method:
-        @functools.wraps(method)
-        def call_and_act(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            act(result, *args, **kwargs)
-            return result
+    def call_and_act(method: Method, *args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        act(result, *args, **kwargs)
+        return result
 
-        return call_and_act
+    return wrapping(call_and_act)
 
-    return wrap
+
+def unconverted(function: Method) -> Method:
+    """Return a function that AutoGraph is to leave as it is."""
+    import tensorflow as tf
+
+    left_alone: Method = tf.autograph.experimental.do_not_convert(function)
+    return left_alone
 
 
 def installed() -> tuple[Hook, ...]:

@@ -10,9 +10,7 @@ from tf_amp._tensorflow_private import Hook, unless_gone
 _ONE_BY_ONE = "gradients are exchanged in float32, as TensorFlow does it"
 
 KERAS_ALL_REDUCE = Hook(
-    "keras.src.backend.tensorflow.optimizer",
-    "TFOptimizer",
-    "_all_reduce_sum_gradients",
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients",
     f"of Keras 3's optimizers, {_ONE_BY_ONE}",
 )
 _DISTRIBUTE = "tensorflow.python.distribute"

@@ -11,7 +11,7 @@ _STATE = "tensorflow.python.ops.gen_state_ops"
 
 
 def _hooks(module: str, *functions: str) -> tuple[Hook, ...]:
-    return tuple(Hook(module, "", function, _WITHOUT) for function in functions)
+    return tuple(Hook(f"{module}:{function}", _WITHOUT) for function in functions)
 
 
 def _scatters(*kinds: str) -> tuple[Hook, ...]:

@@ -19,9 +19,9 @@ from tf_amp._tensorflow_private import Hook, warn_once
 
 _CONTEXT = "tensorflow.python.eager.context"
 _WITHOUT = "predictions alone decide whether 16 bits are used"
-CALL_IN_EAGER_MODE = Hook(_CONTEXT, "Context", "call_function", _WITHOUT)
+CALL_IN_EAGER_MODE = Hook(f"{_CONTEXT}:Context.call_function", _WITHOUT)
 _SESSION = "tensorflow.python.client.session"
-RUN_IN_SESSION = Hook(_SESSION, "BaseSession", "_do_run", _WITHOUT)
+RUN_IN_SESSION = Hook(f"{_SESSION}:BaseSession._do_run", _WITHOUT)
 
 
 def in_instance(context: Any, label: str) -> AbstractContextManager[None]:

@@ -14,31 +14,25 @@ _CHECKPOINT = "tensorflow.python.checkpoint.checkpoint"
 _SAVER = "tensorflow.python.training.saver"
 
 GATHER_TENSORS = Hook(
-    _CHECKPOINT, "TrackableSaver", "_gather_serialized_tensors", _NOT_KEPT
+    f"{_CHECKPOINT}:TrackableSaver._gather_serialized_tensors", _NOT_KEPT
 )
-SAVE_OBJECTS = Hook(_CHECKPOINT, "TrackableSaver", "save", _NOT_KEPT)
-RESTORE_OBJECTS = Hook(_CHECKPOINT, "TrackableSaver", "restore", _NOT_KEPT)
-BULK_RESTORE = Hook(_SAVER, "BulkSaverBuilder", "bulk_restore", _NOT_KEPT)
-SAVE_NAMES = Hook(_SAVER, "Saver", "save", "plans are not kept beside checkpoints")
+SAVE_OBJECTS = Hook(f"{_CHECKPOINT}:TrackableSaver.save", _NOT_KEPT)
+RESTORE_OBJECTS = Hook(f"{_CHECKPOINT}:TrackableSaver.restore", _NOT_KEPT)
+BULK_RESTORE = Hook(f"{_SAVER}:BulkSaverBuilder.bulk_restore", _NOT_KEPT)
+SAVE_NAMES = Hook(f"{_SAVER}:Saver.save", "plans are not kept beside checkpoints")
 RESTORE_NAMES = Hook(
-    _SAVER, "Saver", "restore", "checkpoints without a loss scale cannot be restored"
+    f"{_SAVER}:Saver.restore", "checkpoints without a loss scale cannot be restored"
 )
 RESTORE_OBJECTS_BY_NAMES = Hook(
-    _SAVER,
-    "",
-    "saver_from_object_based_checkpoint",
+    f"{_SAVER}:saver_from_object_based_checkpoint",
     "a Saver cannot restore what a tf.train.Checkpoint has written",
 )
 REMOVE_CHECKPOINT = Hook(
-    "tensorflow.python.checkpoint.checkpoint_management",
-    "",
-    "remove_checkpoint",
+    "tensorflow.python.checkpoint.checkpoint_management:remove_checkpoint",
     "plans stay when the checkpoint beside them is removed",
 )
 REPORT_UNINITIALIZED = Hook(
-    "tensorflow.python.ops.variables",
-    "",
-    "report_uninitialized_variables",
+    "tensorflow.python.ops.variables:report_uninitialized_variables",
     "a MonitoredSession waits for the loss scale to be initialized",
 )
 
@@ -49,24 +43,24 @@ _TF_KERAS = "tf_keras.src.saving.saving_lib"
 _TF_KERAS_H5 = "tf_keras.src.saving.legacy.hdf5_format"
 _TF_KERAS_FOLDER = "tf_keras.src.saving.legacy.saved_model"
 SAVE_KERAS = (
-    Hook(_KERAS, "", "save_model", _BESIDE),
-    Hook(_KERAS, "", "save_weights_only", _BESIDE),
-    Hook(_KERAS_H5, "", "save_model_to_hdf5", _BESIDE),
-    Hook(_TF_KERAS, "", "save_model", _BESIDE),
-    Hook(_TF_KERAS, "", "save_weights_only", _BESIDE),
-    Hook(_TF_KERAS_H5, "", "save_model_to_hdf5", _BESIDE),
-    Hook(f"{_TF_KERAS_FOLDER}.save", "", "save", _BESIDE),
+    Hook(f"{_KERAS}:save_model", _BESIDE),
+    Hook(f"{_KERAS}:save_weights_only", _BESIDE),
+    Hook(f"{_KERAS_H5}:save_model_to_hdf5", _BESIDE),
+    Hook(f"{_TF_KERAS}:save_model", _BESIDE),
+    Hook(f"{_TF_KERAS}:save_weights_only", _BESIDE),
+    Hook(f"{_TF_KERAS_H5}:save_model_to_hdf5", _BESIDE),
+    Hook(f"{_TF_KERAS_FOLDER}.save:save", _BESIDE),
 )
 LOAD_KERAS_WEIGHTS = (
-    Hook(_KERAS, "", "load_weights_only", _BESIDE),
-    Hook(_TF_KERAS, "", "load_weights_only", _BESIDE),
+    Hook(f"{_KERAS}:load_weights_only", _BESIDE),
+    Hook(f"{_TF_KERAS}:load_weights_only", _BESIDE),
 )
 LOAD_KERAS_MODEL = (
-    Hook(_KERAS, "", "load_model", _BESIDE),
-    Hook(_KERAS_H5, "", "load_model_from_hdf5", _BESIDE),
-    Hook(_TF_KERAS, "", "load_model", _BESIDE),
-    Hook(_TF_KERAS_H5, "", "load_model_from_hdf5", _BESIDE),
-    Hook(f"{_TF_KERAS_FOLDER}.load", "", "load", _BESIDE),
+    Hook(f"{_KERAS}:load_model", _BESIDE),
+    Hook(f"{_KERAS_H5}:load_model_from_hdf5", _BESIDE),
+    Hook(f"{_TF_KERAS}:load_model", _BESIDE),
+    Hook(f"{_TF_KERAS_H5}:load_model_from_hdf5", _BESIDE),
+    Hook(f"{_TF_KERAS_FOLDER}.load:load", _BESIDE),
 )
 
 _APPLYING = (

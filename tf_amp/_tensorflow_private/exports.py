@@ -9,29 +9,19 @@ from tf_amp._tensorflow_private import Hook, unless_gone
 
 _MARKED = "exported graphs keep marks that other processes do not need"
 
-BUILD_META_GRAPH = Hook(
-    "tensorflow.python.saved_model.save", "", "_build_meta_graph", _MARKED
-)
+BUILD_META_GRAPH = Hook("tensorflow.python.saved_model.save:_build_meta_graph", _MARKED)
 CREATE_META_GRAPH = Hook(
-    "tensorflow.python.framework.meta_graph", "", "create_meta_graph_def", _MARKED
+    "tensorflow.python.framework.meta_graph:create_meta_graph_def", _MARKED
 )
 SAVE_BUILDER = Hook(
-    "tensorflow.python.saved_model.builder_impl",
-    "_SavedModelBuilder",
-    "save",
-    _MARKED,
+    "tensorflow.python.saved_model.builder_impl:_SavedModelBuilder.save", _MARKED
 )
 _UNTRACKED = "functions that were traced while losses are scaled cannot be exported"
 SET_SIGNATURE = Hook(
-    "tensorflow.python.saved_model.save",
-    "_AugmentedGraphView",
-    "set_signature",
-    _UNTRACKED,
+    "tensorflow.python.saved_model.save:_AugmentedGraphView.set_signature", _UNTRACKED
 )
 CONVERT_TO_TFLITE = Hook(
-    "tensorflow.compiler.mlir.lite.python.wrap_converter",
-    "",
-    "wrapped_convert",
+    "tensorflow.compiler.mlir.lite.python.wrap_converter:wrapped_convert",
     "each conversion to TFLite waits 20 seconds for nothing",
 )
 

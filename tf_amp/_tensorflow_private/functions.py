@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grappler_pass.graph.walks import function_attrs
+from grappler_pass.graph.walks import function_attrs, reached
 from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
 from tf_amp._tensorflow_private.tracing import outwards
 
@@ -14,9 +15,7 @@ _WITHOUT = "functions compiled by XLA stay float32"
 # Every function of the runtime is made by it: those of the program, and the pairs of
 # forward and backward functions that a tape around a function needs.
 MAKE_FUNCTION = Hook(
-    "tensorflow.python.eager.polymorphic_function.atomic_function",
-    "",
-    "from_func_graph",
+    "tensorflow.python.eager.polymorphic_function.atomic_function:from_func_graph",
     _WITHOUT,
 )
 _CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function"
@@ -28,8 +27,7 @@ NOT_INLINED = "_noinline"
 
 def is_compiled(attributes: Mapping[str, Any]) -> bool:
     """Return whether a function with such attributes is compiled by XLA."""
-    value = attributes.get(COMPILED)
-    return bool(getattr(value, "b", value))
+    return _is_set(attributes, COMPILED)
 
 
 def without_compiling(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +43,11 @@ def is_without_compiling(attributes: Mapping[str, Any]) -> bool:
 
     The forward and backward functions of such a function inherit them.
     """
-    value = attributes.get(NOT_INLINED)
+    return _is_set(attributes, NOT_INLINED)
+
+
+def _is_set(attributes: Mapping[str, Any], name: str) -> bool:
+    value = attributes.get(name)
     return bool(getattr(value, "b", value))
 
 
@@ -168,12 +170,12 @@ def _forget_earlier_graphs(context: Any) -> None:
 
 def definitions(context: Any, name: bytes) -> Sequence[Any]:
     """Return the FunctionDefs of the named function, and of those that it calls."""
-    found: dict[bytes, Any] = {}
-    waiting = [name]
-    while waiting:
-        each = waiting.pop()
-        if each not in found and context.has_function(each):
-            found[each] = context.get_function_def(each)
-            for node in found[each].node_def:
-                waiting.extend(f.name.encode() for f in function_attrs(node))
-    return [*found.values()]
+    definition_of = functools.cache(context.get_function_def)
+
+    def callees(caller: bytes) -> Iterator[bytes]:
+        for node in definition_of(caller).node_def:
+            called = (f.name.encode() for f in function_attrs(node))
+            yield from filter(context.has_function, called)
+
+    begin = [name] if context.has_function(name) else []
+    return [definition_of(each) for each in reached(begin, callees)]

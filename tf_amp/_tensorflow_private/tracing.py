@@ -11,31 +11,19 @@ from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import Hook, eager_context, unless_gone
 
 AFTER_SESSION_RUN = Hook(
-    "tensorflow.python.client.session",
-    "BaseSession",
-    "_run",
+    "tensorflow.python.client.session:BaseSession._run",
     "the origin of an overflow in a Session is not looked for",
 )
 REPLICA_THREAD = Hook(
-    "tensorflow.python.distribute.mirrored_run",
-    "_MirroredReplicaThread",
-    "__init__",
+    "tensorflow.python.distribute.mirrored_run:_MirroredReplicaThread.__init__",
     "scopes around a MirroredStrategy's step do not hold in its replicas",
 )
 _BY_NAME = "gradients of excluded operations are known by their names alone"
-WALK_GRADIENT = Hook(
-    "tensorflow.python.ops.gradients_util", "", "_MaybeCompile", _BY_NAME
-)
-RECORD_GRADIENT = Hook(
-    "tensorflow.python.eager.execute", "", "record_gradient", _BY_NAME
-)
-RECORD_CLOSURE = Hook(
-    "tensorflow.python.eager.record", "", "record_operation", _BY_NAME
-)
+WALK_GRADIENT = Hook("tensorflow.python.ops.gradients_util:_MaybeCompile", _BY_NAME)
+RECORD_GRADIENT = Hook("tensorflow.python.eager.execute:record_gradient", _BY_NAME)
+RECORD_CLOSURE = Hook("tensorflow.python.eager.record:record_operation", _BY_NAME)
 REPLAY_GRADIENT = Hook(
-    "tensorflow.python.eager.backprop",
-    "",
-    "_gradient_function",
+    "tensorflow.python.eager.backprop:_gradient_function",
     _BY_NAME,
     register=(
         "tensorflow.python.pywrap_tfe",
@@ -45,8 +33,8 @@ REPLAY_GRADIENT = Hook(
 
 
 _COMPILED = "models compiled in a scope need the scope around fit as well"
-_KERAS_TRAINER = ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer")
-_TF_KERAS_MODEL = ("tf_keras.src.engine.training", "Model")
+_KERAS_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+_TF_KERAS_MODEL = "tf_keras.src.engine.training:Model"
 _RUNNING = (
     "fit",
     "evaluate",
@@ -56,11 +44,11 @@ _RUNNING = (
     "predict_on_batch",
 )
 COMPILE_MODEL = (
-    Hook("keras.src.trainers.trainer", "Trainer", "compile", _COMPILED),
-    Hook(*_TF_KERAS_MODEL, "compile", _COMPILED),
+    Hook("keras.src.trainers.trainer:Trainer.compile", _COMPILED),
+    Hook(f"{_TF_KERAS_MODEL}.compile", _COMPILED),
 )
 RUN_MODEL = tuple(
-    Hook(*owner, method, _COMPILED)
+    Hook(f"{owner}.{method}", _COMPILED)
     for owner in (_KERAS_TRAINER, _TF_KERAS_MODEL)
     for method in _RUNNING
 )
@@ -68,8 +56,8 @@ RUN_MODEL = tuple(
 
 _BY_PATTERN = "layers in exclude= are rewritten, and only patterns keep float32"
 CALL_LAYER = (
-    Hook("keras.src.layers.layer", "Layer", "__call__", _BY_PATTERN),
-    Hook("tf_keras.src.engine.base_layer", "Layer", "__call__", _BY_PATTERN),
+    Hook("keras.src.layers.layer:Layer.__call__", _BY_PATTERN),
+    Hook("tf_keras.src.engine.base_layer:Layer.__call__", _BY_PATTERN),
 )
 
 

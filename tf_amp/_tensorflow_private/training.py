@@ -31,99 +31,79 @@ _LOSS_SCALE_OPTIMIZER = "tensorflow.python.training.experimental.loss_scale_opti
 _TF_KERAS_LOSS_SCALE = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 _INNER_KERAS_LOSS_SCALE = "tensorflow.python.keras.mixed_precision.loss_scale_optimizer"
 
-TAPE_GRADIENT = Hook(_BACKPROP, "GradientTape", "gradient", _UNSCALED)
-TAPE_ENTER = Hook(_BACKPROP, "GradientTape", "__enter__", _UNSKIPPED)
+TAPE_GRADIENT = Hook(f"{_BACKPROP}:GradientTape.gradient", _UNSCALED)
+TAPE_ENTER = Hook(f"{_BACKPROP}:GradientTape.__enter__", _UNSKIPPED)
 TAPE_RESET = Hook(
-    _BACKPROP, "GradientTape", "reset", "it counts with what was recorded before"
+    f"{_BACKPROP}:GradientTape.reset", "it counts with what was recorded before"
 )
-GRAPH_GRADIENTS = Hook(
-    "tensorflow.python.ops.gradients_impl", "", "gradients_util", _UNSCALED
-)
+GRAPH_GRADIENTS = Hook("tensorflow.python.ops.gradients_impl:gradients_util", _UNSCALED)
 VECTORIZED_LOOP = Hook(
-    "tensorflow.python.ops.parallel_for.control_flow_ops", "", "pfor", _UNSCALED
+    "tensorflow.python.ops.parallel_for.control_flow_ops:pfor", _UNSCALED
 )
 FORWARD_GRADIENT = Hook(
-    "tensorflow.python.eager.forwardprop",
-    "",
-    "_jvp_helper",
+    "tensorflow.python.eager.forwardprop:_jvp_helper",
     "each operation that a ForwardAccumulator follows counts as a call for gradients",
 )
 PYTHON_FUNCTION = Hook(
-    "tensorflow.python.ops.script_ops",
-    "",
-    "_internal_py_func",
+    "tensorflow.python.ops.script_ops:_internal_py_func",
     "gradients of Python functions are scaled twice",
 )
 KERAS_APPLY = Hook(
-    "keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply", _UNSKIPPED
+    "keras.src.optimizers.base_optimizer:BaseOptimizer.apply", _UNSKIPPED
 )
 KERAS_MULTI_APPLY = Hook(
-    "keras.src.optimizers.multi_optimizer", "MultiOptimizer", "apply", _UNSKIPPED
+    "keras.src.optimizers.multi_optimizer:MultiOptimizer.apply", _UNSKIPPED
 )
 TF_KERAS_APPLY = Hook(
-    "tf_keras.src.optimizers.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
+    "tf_keras.src.optimizers.optimizer:Optimizer.apply_gradients", _UNSKIPPED
 )
 TF_KERAS_LEGACY_APPLY = Hook(
-    "tf_keras.src.optimizers.legacy.optimizer_v2",
-    "OptimizerV2",
-    "apply_gradients",
+    "tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients",
     _UNSKIPPED,
 )
 # A copy of Keras 2 that TensorFlow keeps for itself, and some programs use.
 INNER_KERAS_APPLY = Hook(
-    "tensorflow.python.keras.optimizer_v2.optimizer_v2",
-    "OptimizerV2",
-    "apply_gradients",
+    "tensorflow.python.keras.optimizer_v2.optimizer_v2:OptimizerV2.apply_gradients",
     _UNSKIPPED,
 )
 V1_APPLY = Hook(
-    "tensorflow.python.training.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
+    "tensorflow.python.training.optimizer:Optimizer.apply_gradients", _UNSKIPPED
 )
 _UNFUSED = "its updates take a pass over the weights for each operation"
 
 
-def _update_of(module: str, owner: str) -> Hook:
-    return Hook(f"keras.src.optimizers.{module}", owner, "update_step", _UNFUSED)
+def _update_of(place: str) -> Hook:
+    return Hook(f"keras.src.optimizers.{place}.update_step", _UNFUSED)
 
 
 BATCH_NORMALIZATION = Hook(
-    "keras.src.layers.normalization.batch_normalization",
-    "BatchNormalization",
-    "call",
+    "keras.src.layers.normalization.batch_normalization:BatchNormalization.call",
     "it takes several passes over its inputs in training",
 )
 EMBEDDING = Hook(
-    "keras.src.layers.core.embedding",
-    "Embedding",
-    "call",
+    "keras.src.layers.core.embedding:Embedding.call",
     "tables that are trained row by row are copied in each step",
 )
 GELU = Hook(
-    "tensorflow._api.v2.nn",
-    "",
-    "gelu",
+    "tensorflow._api.v2.nn:gelu",
     "steps with it keep three tensors for its gradient instead of one",
 )
-UPDATE_SGD = _update_of("sgd", "SGD")
-UPDATE_ADAM = _update_of("adam", "Adam")
-UPDATE_ADAGRAD = _update_of("adagrad", "Adagrad")
-UPDATE_ADAMAX = _update_of("adamax", "Adamax")
-UPDATE_RMSPROP = _update_of("rmsprop", "RMSprop")
-UPDATE_ADADELTA = _update_of("adadelta", "Adadelta")
-UPDATE_FTRL = _update_of("ftrl", "Ftrl")
+UPDATE_SGD = _update_of("sgd:SGD")
+UPDATE_ADAM = _update_of("adam:Adam")
+UPDATE_ADAGRAD = _update_of("adagrad:Adagrad")
+UPDATE_ADAMAX = _update_of("adamax:Adamax")
+UPDATE_RMSPROP = _update_of("rmsprop:RMSprop")
+UPDATE_ADADELTA = _update_of("adadelta:Adadelta")
+UPDATE_FTRL = _update_of("ftrl:Ftrl")
 USER_SCALING = tuple(
-    Hook(module, owner, method, _UNNOTICED)
-    for module, owner, method in (
-        ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "scale_loss"),
-        (
-            "keras.src.optimizers.loss_scale_optimizer",
-            "LossScaleOptimizer",
-            "scale_loss",
-        ),
-        (_TF_KERAS_LOSS_SCALE, "LossScaleOptimizer", "get_scaled_loss"),
-        (_TF_KERAS_LOSS_SCALE, "LossScaleOptimizerV3", "get_scaled_loss"),
-        (_INNER_KERAS_LOSS_SCALE, "LossScaleOptimizer", "get_scaled_loss"),
-        (_LOSS_SCALE_OPTIMIZER, "MixedPrecisionLossScaleOptimizer", "_scale_loss"),
+    Hook(path, _UNNOTICED)
+    for path in (
+        "keras.src.optimizers.base_optimizer:BaseOptimizer.scale_loss",
+        "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.scale_loss",
+        f"{_TF_KERAS_LOSS_SCALE}:LossScaleOptimizer.get_scaled_loss",
+        f"{_TF_KERAS_LOSS_SCALE}:LossScaleOptimizerV3.get_scaled_loss",
+        f"{_INNER_KERAS_LOSS_SCALE}:LossScaleOptimizer.get_scaled_loss",
+        f"{_LOSS_SCALE_OPTIMIZER}:MixedPrecisionLossScaleOptimizer._scale_loss",
     )
 )
 
@@ -146,16 +126,16 @@ def is_recording() -> bool:
     return bool(record.could_possibly_record())
 
 
-@unless_gone("_GradientsHelper", _UNSCALED, None)
-def gradients_function(module: Any) -> Method | None:
-    """Return what `tf.gradients` calls in a module; None where it is gone."""
-    function: Method = module._GradientsHelper
-    return function
+def with_gradients_function(module: Any, wrap: Callable[[Method], Method]) -> Any:
+    """Return a stand-in for a module whose function for `tf.gradients` is wrapped.
 
-
-def with_gradients_function(module: Any, function: Method) -> Any:
-    """Return a stand-in for a module with another function that computes gradients."""
-    return stand_in_for(module, _GradientsHelper=function)
+    It is the module itself where that function is gone.
+    """
+    compute = getattr(module, "_GradientsHelper", None)
+    if compute is None:
+        warn_once("_GradientsHelper", _UNSCALED)
+        return module
+    return stand_in_for(module, _GradientsHelper=wrap(compute))
 
 
 def differentiated_parts(values: list[Any]) -> list[Any]:
@@ -227,14 +207,6 @@ def can_merge() -> bool:
 
 def _graph_of_replica() -> Any:
     return getattr(threading.current_thread(), "graph", None)
-
-
-def unconverted(function: Method) -> Method:
-    """Return a function that AutoGraph is to leave as it is."""
-    import tensorflow as tf
-
-    left_alone: Method = tf.autograph.experimental.do_not_convert(function)
-    return left_alone
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:

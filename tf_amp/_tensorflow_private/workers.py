@@ -8,15 +8,13 @@ from typing import Any
 from tf_amp._tensorflow_private import Hook, eager_context, unless_gone
 
 SERVER_START = Hook(
-    "tensorflow.python.training.server_lib",
-    "Server",
-    "start",
+    "tensorflow.python.training.server_lib:Server.start",
     "what other processes have this one compute stays float32",
 )
 _SYNC_REPLICAS = "tensorflow.python.training.sync_replicas_optimizer"
 _PUSHED = "workers whose gradients overflow push them to a SyncReplicasOptimizer"
-SYNC_APPLY = Hook(_SYNC_REPLICAS, "SyncReplicasOptimizer", "apply_gradients", _PUSHED)
-SYNC_PARTS = Hook(_SYNC_REPLICAS, "", "data_flow_ops", _PUSHED)
+SYNC_APPLY = Hook(f"{_SYNC_REPLICAS}:SyncReplicasOptimizer.apply_gradients", _PUSHED)
+SYNC_PARTS = Hook(f"{_SYNC_REPLICAS}:data_flow_ops", _PUSHED)
 
 
 def local_step_of(optimizer: Any) -> Any | None:

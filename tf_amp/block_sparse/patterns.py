@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tf_amp.block_sparse.layout import BlockLayout, checked_shape
+from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError
 
 # Of a random layout, tried for each block.
@@ -89,7 +90,7 @@ def banded_layout(shape: Sequence[int], bandwidth: int) -> BlockLayout:
     Raises:
       ConfigError: the shape is not two positive integers, or the width is negative.
     """
-    _check_least("bandwidth", bandwidth, 0)
+    check_count("banded_layout", "bandwidth", bandwidth, 0)
     nodes = np.arange(max(checked_shape(shape)))
     return _stretched(np.abs(nodes[:, None] - nodes) <= bandwidth, shape)
 
@@ -117,7 +118,7 @@ def barabasi_albert_layout(
       1999; as a layout of blocks: Gray et al., 2017.
     """
     nodes = max(checked_shape(shape))
-    _check_least("attachments", attachments, 1)
+    check_count("barabasi_albert_layout", "attachments", attachments, 1)
     if attachments >= nodes:
         raise ConfigError(
             f"attachments: received {attachments}; allowed are fewer than the longer "
@@ -162,7 +163,7 @@ def butterfly_layout(
     """
     nodes = 1 << (max(checked_shape(shape)) - 1).bit_length()
     stride = nodes if max_stride is None else max_stride
-    _check_least("max_stride", stride, 1)
+    check_count("butterfly_layout", "max_stride", stride, 1)
     numbers = np.arange(nodes)
     differ = numbers[:, None] ^ numbers
     is_power = (differ & (differ - 1)) == 0
@@ -175,10 +176,3 @@ def _stretched(mask: npt.NDArray[np.bool_], shape: Sequence[int]) -> BlockLayout
     row, column = np.nonzero(mask)
     found[row * rows // len(mask), column * columns // len(mask)] = True
     return BlockLayout.from_mask(found)
-
-
-def _check_least(name: str, given: int, least: int) -> None:
-    if not isinstance(given, int | np.integer) or given < least:
-        raise ConfigError(
-            f"{name}: received {given!r}; allowed are integers from {least}."
-        )

@@ -59,13 +59,15 @@ class HostCopies:
 
     def copy_of(self, variable: Any) -> Any:
         """Return the copy of a variable; of a stranger, itself."""
-        index = self._index.get(_plain(variable).ref())
-        return variable if index is None else self.copies[index]
+        return self._counterpart(variable, self.copies)
 
     def original_of(self, variable: Any) -> Any:
         """Return what a variable is a copy of; of a stranger, itself."""
+        return self._counterpart(variable, self.originals)
+
+    def _counterpart(self, variable: Any, among: Sequence[Any]) -> Any:
         index = self._index.get(_plain(variable).ref())
-        return variable if index is None else self.originals[index]
+        return variable if index is None else among[index]
 
     def refresh(self) -> None:
         """Read weights anew, all of them, if any was written by somebody else."""

@@ -11,6 +11,7 @@ from absl import logging
 
 from tf_amp._tensorflow_private.functions import untraced
 from tf_amp.config.amp_config import checked_dtype
+from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError
 from tf_amp.measuring.op_timing import elapsed
 from tf_amp.placement.named_devices import checked_devices, short_name
@@ -52,8 +53,7 @@ def measured_throughputs(
             "chosen; give the tf.function or the callable that it was traced from."
         )
     names = checked_devices(devices)
-    if rounds < 1:
-        raise ConfigError(f"rounds: received {rounds!r}; allowed are integers from 1.")
+    check_count("measured_throughputs", "rounds", rounds)
     for dtype in dtypes:
         if dtype != "float32":
             checked_dtype(dtype, "dtypes")

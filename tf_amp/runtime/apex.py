@@ -17,7 +17,7 @@ from typing import Any
 from absl import logging
 
 from tf_amp.config.amp_config import AmpConfig, checked_level
-from tf_amp.config.loss_scales.arguments import check_power_of_two
+from tf_amp.config.loss_scales.arguments import check_count, check_power_of_two
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
@@ -86,10 +86,7 @@ def initialize(
     if optimizer is not None:
         _check_optimizers("initialize", optimizer)
     _note_without_effect("initialize", others)
-    if not isinstance(num_losses, int) or num_losses < 1:
-        raise ConfigError(
-            f"initialize: num_losses={num_losses!r}; allowed are whole numbers from 1."
-        )
+    check_count("initialize", "num_losses", num_losses)
     if enabled:
         both = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
         bounds = {name: value for name, value in both.items() if value is not None}

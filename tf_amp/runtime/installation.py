@@ -13,6 +13,7 @@ from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import calls, exports, functions, tracing, workers
 from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
 from tf_amp.rewriting.compiled import functions as compiled
@@ -33,14 +34,12 @@ def install_marking() -> None:
         stamps.adopt(op, tracing.traced_graph() or op.graph, in_force)
 
     install = private.install
-    stamp = functools.partial(stamps.stamping, in_force=in_force)
-    install(private.CREATE_OP, stamp)
+    install(private.CREATE_OP, private.acting_after(stamps.stamping(in_force)))
     install(tracing.REPLICA_THREAD, private.acting_after(scope_stack.inherit))
-    walk = functools.partial(forward_ops.following, adopt=adopt)
-    install(tracing.WALK_GRADIENT, walk)
+    install(tracing.WALK_GRADIENT, forward_ops.following(adopt))
     install(tracing.RECORD_GRADIENT, forward_ops.recording)
     install(tracing.RECORD_CLOSURE, forward_ops.remembering)
-    replay = functools.partial(forward_ops.replaying, adopt=adopt)
+    replay = forward_ops.following(adopt, forward_ops.recorded_op)
     install(tracing.REPLAY_GRADIENT, replay)
     install(exports.BUILD_META_GRAPH, stripping.stripping_built)
     install(exports.CREATE_META_GRAPH, stripping.stripping_created)
@@ -49,10 +48,9 @@ def install_marking() -> None:
 
 def install_loss_scaling() -> None:
     """Scale losses where gradients are computed, and skip steps that overflow."""
-    from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
     from tf_amp.training.checkpoints import installing
     from tf_amp.training.gradients import decorators as gradients
-    from tf_amp.training.gradients import other_exchanges
+    from tf_amp.training.gradients.existing_scaling import is_scaling_forbidden
     from tf_amp.training.optimizers import sync_replicas
 
     def current_loss_scale() -> LossScale:
@@ -60,7 +58,7 @@ def install_loss_scaling() -> None:
         loss_scale = loss_scale_for(config)
         if config is None or not loss_scale.scales:
             return loss_scale
-        if other_exchanges.is_scaling_forbidden():
+        if is_scaling_forbidden():
             return NO_SCALING
         agreement.check_once(config, wait=True)
         return loss_scale

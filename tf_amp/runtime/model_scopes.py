@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_amp._tensorflow_private import install_when_imported, tracing
+from tf_amp._tensorflow_private import (
+    acting_after,
+    install_when_imported,
+    tracing,
+    wrapping,
+)
 from tf_amp.tracing import stack as scope_stack
 
 Undo = Callable[[], None]
@@ -42,9 +46,9 @@ _calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
 def install() -> None:
     """Take the hooks of each Keras that is imported."""
     for hook in tracing.COMPILE_MODEL:
-        install_when_imported(hook, _remembering)
+        install_when_imported(hook, acting_after(_remember))
     for hook in tracing.RUN_MODEL:
-        install_when_imported(hook, _running)
+        install_when_imported(hook, _run)
 
 
 def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:
@@ -72,30 +76,23 @@ def _undo(changes: list[Undo]) -> None:
         changes.pop()()
 
 
-def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(compile_model)
-    def compile_and_remember(model: Any, *args: Any, **kwargs: Any) -> Any:
-        result = compile_model(model, *args, **kwargs)
-        around = tuple(layer for layer in scope_stack.layers() if layer.graph is None)
-        if around:
-            _layers[model] = around
-        else:
-            _layers.pop(model, None)
-        return result
-
-    return compile_and_remember
+def _remember(result: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+    """Remember the scopes that a model was compiled in."""
+    around = tuple(layer for layer in scope_stack.layers() if layer.graph is None)
+    if around:
+        _layers[model] = around
+    else:
+        _layers.pop(model, None)
 
 
-def _running(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def run_in_scope(model: Any, *args: Any, **kwargs: Any) -> Any:
-        around = _layers.get(model)
-        if around is None or scope_stack.layers():
-            around = scope_stack.layers()
-        with _noted(model, run.__name__), scope_stack.within(around):
-            return run(model, *args, **kwargs)
-
-    return run_in_scope
+@wrapping
+def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a method of a model in its scopes."""
+    around = _layers.get(model)
+    if around is None or scope_stack.layers():
+        around = scope_stack.layers()
+    with _noted(model, run.__name__), scope_stack.within(around):
+        return run(model, *args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -8,14 +8,13 @@ layer is a pattern that is no operation's name.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tf_amp._tensorflow_private import install_when_imported, tracing
+from tf_amp._tensorflow_private import install_when_imported, tracing, wrapping
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
@@ -50,20 +49,18 @@ def install(exclude: Iterable[str]) -> None:
     """Keep layers among what is excluded in float32 when they are called."""
     if any(pattern.startswith(_PREFIX) for pattern in exclude):
         for hook in tracing.CALL_LAYER:
-            install_when_imported(hook, _marking)
+            install_when_imported(hook, _call)
 
 
-def _marking(call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def call_and_mark(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        pattern = _patterns.get(layer)
-        config = current_config() if pattern else None
-        if config is None or pattern not in config.exclude:
-            return call(layer, *args, **kwargs)
-        with scope_stack.keeping_float32():
-            return call(layer, *args, **kwargs)
-
-    return call_and_mark
+@wrapping
+def _call(call: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer, and mark what it makes if it is excluded."""
+    pattern = _patterns.get(layer)
+    config = current_config() if pattern else None
+    if config is None or pattern not in config.exclude:
+        return call(layer, *args, **kwargs)
+    with scope_stack.keeping_float32():
+        return call(layer, *args, **kwargs)
 
 
 def _pattern_of(layer: Any) -> str:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from grappler_pass.annotations import FLOAT32, FORWARD
 from grappler_pass.cached_attributes import cached_attribute
+from tf_amp._tensorflow_private import Method, wrapping
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 from tf_amp.tracing.bypass import holding
 
@@ -84,74 +84,61 @@ def forward_from(op: Any) -> Forward:
 
 
 def following(
-    maybe_compile: Callable[..., Any], adopt: Callable[[Any], None]
-) -> Callable[..., Any]:
-    """Wrap `_MaybeCompile`, in which a walk over a graph calls gradient functions.
+    adopt: Callable[[Any], None], op_of: Callable[[Any], Any] = lambda op: op
+) -> Callable[[Method], Method]:
+    """Return what wraps a function that calls gradient functions.
+
+    That is `_MaybeCompile` in a walk over a graph, and what a tape calls for each
+    operation it has recorded.
 
     Args:
-      maybe_compile: the function of TensorFlow.
       adopt: called with each operation that is differentiated.
+      op_of: returns it, given the function's second argument; None: it is not known.
     """
 
-    @functools.wraps(maybe_compile)
-    def differentiate(scope: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-        adopt(op)
-        with holding(_current, forward_from(op)):
-            return maybe_compile(scope, op, *args, **kwargs)
-
-    return differentiate
-
-
-def recording(record_gradient: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `record_gradient` so that a tape knows the operation, not its type only."""
-
-    @functools.wraps(record_gradient)
-    def record(name: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
-        made = _made_op(outputs)
-        if made is not None:
-            attrs = (*attrs, _TAPE_KEY, _Recorded(made))
-        record_gradient(name, inputs, attrs, outputs)
-
-    return record
-
-
-def replaying(
-    gradient_function: Callable[..., Any], adopt: Callable[[Any], None]
-) -> Callable[..., Any]:
-    """Wrap what a tape calls for each operation it has recorded."""
-
-    @functools.wraps(gradient_function)
-    def differentiate(name: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
-        op = _recorded_op(attrs)
+    def differentiate(function: Method, name: Any, given: Any, *args: Any) -> Any:
+        op = op_of(given)
         if op is None:
-            return gradient_function(name, attrs, *args, **kwargs)
+            return function(name, given, *args)
         adopt(op)
         with holding(_current, forward_from(op)):
-            return gradient_function(name, attrs, *args, **kwargs)
+            return function(name, given, *args)
 
-    return differentiate
+    return wrapping(differentiate)
 
 
-def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `record_operation`, which gives a tape a closure that makes gradients."""
+@wrapping
+def recording(
+    record_gradient: Callable[..., None],
+    name: Any,
+    inputs: Any,
+    attrs: Any,
+    outputs: Any,
+) -> None:
+    """Call `record_gradient` so that a tape knows the operation, not its type only."""
+    made = _made_op(outputs)
+    if made is not None:
+        attrs = (*attrs, _TAPE_KEY, _Recorded(made))
+    record_gradient(name, inputs, attrs, outputs)
 
-    @functools.wraps(record_operation)
-    def record(
-        op_type: Any,
-        output_tensors: Any,
-        input_tensors: Any,
-        backward_function: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        made = _made_op(output_tensors)
-        if made is not None:
-            own = holding(_current, forward_from(made))
-            backward_function = own(backward_function)
-        given = (op_type, output_tensors, input_tensors, backward_function)
-        record_operation(*given, *args, **kwargs)
 
-    return record
+@wrapping
+def remembering(
+    record_operation: Callable[..., None],
+    op_type: Any,
+    output_tensors: Any,
+    input_tensors: Any,
+    backward_function: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Call `record_operation`, which gives a tape a closure that makes gradients."""
+    made = _made_op(output_tensors)
+    if made is not None:
+        own = holding(_current, forward_from(made))
+        backward_function = own(backward_function)
+    given = (op_type, output_tensors, input_tensors, backward_function)
+    record_operation(*given, *args, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,7 +163,8 @@ def _made_op(outputs: Any) -> Any | None:
         return None
 
 
-def _recorded_op(attrs: Any) -> Any | None:
+def recorded_op(attrs: Any) -> Any | None:
+    """Return the operation in the attributes that a tape keeps; None of eager ones."""
     if attrs and len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
         return attrs[-1].op
     return None

@@ -7,11 +7,13 @@ copy; the names that differ are those of arguments and results.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from grappler_pass.graph.op_table import CALL_OPS, PLAIN_CALL_OPS
+from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp._tensorflow_private import tracing, warn_once
 from tf_amp._tensorflow_private.functions import COMPILED, NOT_INLINED
@@ -93,14 +95,16 @@ def _fill_in(function: Any) -> None:
     if known is None or not set(results) <= set(known.ret):
         return
     body = {node.name: node for node in known.node_def}
-    waiting = [known.ret[result] for result in results]
-    waiting += known.control_ret.values()
-    needed: set[str] = set()
-    while waiting:
-        node = waiting.pop().lstrip("^").partition(":")[0]
-        if node in body and node not in needed:
-            needed.add(node)
-            waiting.extend(body[node].input)
+    results_at = [
+        *(known.ret[result] for result in results),
+        *known.control_ret.values(),
+    ]
+
+    def nodes_at(inputs: Iterable[str]) -> list[str]:
+        names = (text.lstrip("^").partition(":")[0] for text in inputs)
+        return [each for each in names if each in body]
+
+    needed = set(reached(nodes_at(results_at), lambda n: nodes_at(body[n].input)))
     function.node_def.extend(n for n in known.node_def if n.name in needed)
     for result in results:
         function.ret[result] = known.ret[result]

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private.training import unconverted
+from tf_amp._tensorflow_private import unconverted
 from tf_amp.tracing.bypass import taking_all
 
 

@@ -34,7 +34,8 @@ class Layer:
 
     def holds_in(self, graph: Any) -> bool:
         """Return whether operations made in a graph belong to this layer."""
-        functions = itertools.takewhile(_is_of_function, outwards(graph))
+        around = outwards(graph)
+        functions = itertools.takewhile(lambda each: each.building_function, around)
         return self.graph is None or any(each is self.graph for each in functions)
 
 
@@ -109,7 +110,3 @@ def within(layers: tuple[Layer, ...]) -> AbstractContextManager[None]:
 def layers() -> tuple[Layer, ...]:
     """Return the scopes around the running code, outermost first."""
     return _stack.get()
-
-
-def _is_of_function(graph: Any) -> bool:
-    return bool(graph.building_function)

@@ -84,22 +84,19 @@ class Stamp:
         return cls(settings, graph, number, terms)
 
 
-def stamping(create_op: Callable[..., None], in_force: InForce) -> Callable[..., None]:
-    """Return TensorFlow's funnel of new operations with a stamp put on each.
+def stamping(in_force: InForce) -> Callable[..., None]:
+    """Return what puts a stamp on each operation that `_create_op_helper` has made.
 
     Args:
-      create_op: `Graph._create_op_helper`, which made and imported operations pass.
       in_force: returns what holds for new operations of a graph.
     """
 
-    @functools.wraps(create_op)
-    def create_stamped_op(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-        create_op(graph, op, *args, **kwargs)
+    def stamp(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         settings = _put_stamp(op, stamp_of_graph(graph, in_force(graph)))
         keeps_float32 = scope_stack.keeps_float32() or settings == OFF
         forward_ops.mark(op, keeps_float32, excludes_names(settings or ""))
 
-    return create_stamped_op
+    return stamp
 
 
 def stamp_unstamped(graph: Any, settings: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.graph.op_table import FORWARDING_OPS, REF_VARIABLE_OPS
+from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import tracing
 from tf_amp.tracing import graph_registry
 from tf_amp.tracing.stamps import traced_op
@@ -94,16 +95,14 @@ def values_of_session(session: Any) -> Values:
 
 def _readers(view: GraphView, node: Node) -> Iterator[Node]:
     """Yield what reads a handle, in branches too."""
-    waiting, seen = [node], {node.index}
-    for source in waiting:
-        for port in view.output_ports(source.index):
-            for reader in view.readers(port):
-                found = view.nodes[reader.node]
-                if found.op in FORWARDING_OPS and found.index not in seen:
-                    seen.add(found.index)
-                    waiting.append(found)
-                elif found.op not in FORWARDING_OPS:
-                    yield found
+
+    def readers(index: int) -> list[int]:
+        is_end = index != node.index and view.nodes[index].op not in FORWARDING_OPS
+        ports = () if is_end else view.output_ports(index)
+        return [reader.node for port in ports for reader in view.readers(port)]
+
+    _, *others = (view.nodes[index] for index in reached([node.index], readers))
+    return (each for each in others if each.op not in FORWARDING_OPS)
 
 
 def _variable_of(reader: Any) -> str:

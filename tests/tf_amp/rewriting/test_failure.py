@@ -110,9 +110,10 @@ def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():
         + """
 from tf_amp import _tensorflow_private as private
 
-private.CREATE_OP = private.CREATE_OP._replace(method="_gone")
-gone = {"module": "tensorflow.gone"}
-private.CREATE_SESSION = private.CREATE_SESSION._replace(**gone)
+place = "tensorflow.python.framework.ops:Graph._gone"
+private.CREATE_OP = private.CREATE_OP._replace(path=place)
+place = "tensorflow.gone:BaseSession.__init__"
+private.CREATE_SESSION = private.CREATE_SESSION._replace(path=place)
 for _ in range(2):
     tf_amp.enable(opt_level="O2")
 print(dtype_of(product()))

@@ -77,7 +77,7 @@ def test_graphs_without_stamps_stay_float32_once_others_have_them() -> None:
             return traced
 
         create_op = private.CREATE_OP
-        private.CREATE_OP = create_op._replace(method="_gone")
+        private.CREATE_OP = create_op._replace(path="tensorflow:gone")
         early, late = traced_before(), traced_before()
         tf_amp.enable(opt_level="O2")
         print(dtype_of(early))

@@ -7,13 +7,12 @@ be initialized, which it need not be. The plans are kept in a file beside the ot
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import acting_after
+from tf_amp._tensorflow_private import acting_after, wrapping
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp._tensorflow_private.tracing import (
     attribute_of,
@@ -40,98 +39,95 @@ _OURS = f"{PREFIX}/"
 _MARK = "_tf_amp_restores"
 
 
-def restoring_in_bulk(bulk_restore: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes the operation that restores, with one more for our variables.
+@wrapping
+def _restore_in_bulk(
+    bulk_restore: Callable[..., Any],
+    builder: Any,
+    filename: Any,
+    saveables: Sequence[Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Make the operation that restores, with one more for our variables.
 
     Fed, it does not run, and the others are restored without it.
     """
 
-    @functools.wraps(bulk_restore)
-    def bulk_restore_separately(
-        builder: Any, filename: Any, saveables: Sequence[Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        def restore(some: Sequence[Any]) -> list[Any]:
-            return (
-                bulk_restore(builder, filename, some, *args, **kwargs) if some else []
-            )
+    def restore(some: Sequence[Any]) -> list[Any]:
+        return bulk_restore(builder, filename, some, *args, **kwargs) if some else []
 
-        ours = [saveable for saveable in saveables if _is_ours(saveable.name)]
-        if not ours or tf.executing_eagerly():
-            return bulk_restore(builder, filename, saveables, *args, **kwargs)
-        theirs = iter(restore([s for s in saveables if not _is_ours(s.name)]))
-        restored = restore(ours)
-        put_attribute(restored[0].op, _MARK, b=True)
-        own = iter(restored)
-        return [
-            next(own if _is_ours(saveable.name) else theirs)
-            for saveable in saveables
-            for _ in saveable.specs
-        ]
-
-    return bulk_restore_separately
+    ours = [saveable for saveable in saveables if _is_ours(saveable.name)]
+    if not ours or tf.executing_eagerly():
+        return bulk_restore(builder, filename, saveables, *args, **kwargs)
+    theirs = iter(restore([s for s in saveables if not _is_ours(s.name)]))
+    restored = restore(ours)
+    put_attribute(restored[0].op, _MARK, b=True)
+    own = iter(restored)
+    return [
+        next(own if _is_ours(saveable.name) else theirs)
+        for saveable in saveables
+        for _ in saveable.specs
+    ]
 
 
-def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Saver.restore`, for which a checkpoint need not hold our variables."""
-
-    @functools.wraps(restore)
-    def restore_what_is_there(saver: Any, sess: Any, save_path: Any) -> None:
-        shapes = None if tf.executing_eagerly() else _shapes_in(save_path)
-        if sess is None or shapes is None:
-            restore(saver, sess, save_path)
-            return
-        path = tf.compat.as_text(save_path)
-        host.current().memory.resume(next(iter(side_file.read(path)), Record()).plans)
-        shapes = _usable(sess.graph, shapes, path)
-        fresh = _missing(sess.graph, saver, shapes, path)
-        restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
-        _complete(states_of(sess.graph), sess, set(shapes))
-
-    return restore_what_is_there
+@wrapping
+def _restore(
+    restore: Callable[..., Any], saver: Any, sess: Any, save_path: Any
+) -> None:
+    """Do what `Saver.restore` does; a checkpoint need not hold our variables."""
+    shapes = None if tf.executing_eagerly() else _shapes_in(save_path)
+    if sess is None or shapes is None:
+        restore(saver, sess, save_path)
+        return
+    path = tf.compat.as_text(save_path)
+    host.current().memory.resume(next(iter(side_file.read(path)), Record()).plans)
+    shapes = _usable(sess.graph, shapes, path)
+    fresh = _missing(sess.graph, saver, shapes, path)
+    restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
+    _complete(states_of(sess.graph), sess, set(shapes))
 
 
-def leaving_out(make_saver: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes a Saver for object-based files, which lack our variables."""
-
-    @functools.wraps(make_saver)
-    def make_saver_of_theirs(
-        checkpoint_path: Any, var_list: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        if isinstance(var_list, (list, tuple)):
-            var_list = [v for v in var_list if not _is_ours(v.name)]
-        return make_saver(checkpoint_path, var_list, *args, **kwargs)
-
-    return make_saver_of_theirs
-
-
-def saving(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Saver.save`, which needs no initialized state, and keeps the plans."""
-
-    @functools.wraps(save)
-    def save_with_plans(saver: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
-        if not tf.executing_eagerly() and sess is not None:
-            for state in states_of(sess.graph):
-                state.initialize_missing(sess)
-        path = save(saver, sess, *args, **kwargs)
-        if path:
-            side_file.write(path, Record(plans=host.current().memory.known()))
-        return path
-
-    return save_with_plans
+@wrapping
+def _make_saver(
+    make_saver: Callable[..., Any],
+    checkpoint_path: Any,
+    var_list: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Make a Saver for object-based files, which lack our variables."""
+    if isinstance(var_list, (list, tuple)):
+        var_list = _theirs(var_list)
+    return make_saver(checkpoint_path, var_list, *args, **kwargs)
 
 
-def reporting(report: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what lists uninitialized variables, without ours: they may be so."""
+@wrapping
+def _save(
+    save: Callable[..., Any], saver: Any, sess: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Do what `Saver.save` does; it needs no initialized state, and keeps the plans."""
+    if not tf.executing_eagerly() and sess is not None:
+        for state in states_of(sess.graph):
+            state.initialize_missing(sess)
+    path = save(saver, sess, *args, **kwargs)
+    if path:
+        side_file.write(path, Record(plans=host.current().memory.known()))
+    return path
 
-    @functools.wraps(report)
-    def report_theirs(var_list: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if var_list is None:
-            v1 = tf.compat.v1
-            var_list = [*v1.global_variables(), *v1.local_variables()]
-        theirs = [v for v in var_list if not _is_ours(v.name)]
-        return report(theirs, *args, **kwargs)
 
-    return report_theirs
+@wrapping
+def _report_uninitialized(
+    report: Callable[..., Any], var_list: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """List uninitialized variables, without ours: they may be so."""
+    if var_list is None:
+        v1 = tf.compat.v1
+        var_list = [*v1.global_variables(), *v1.local_variables()]
+    return report(_theirs(var_list), *args, **kwargs)
+
+
+def _theirs(variables: Sequence[Any]) -> list[Any]:
+    return [variable for variable in variables if not _is_ours(variable.name)]
 
 
 def _usable(
@@ -229,12 +225,12 @@ def _is_ours(name: str) -> bool:
 
 
 HOOKS = {
-    private.BULK_RESTORE: restoring_in_bulk,
-    private.SAVE_NAMES: saving,
-    private.RESTORE_NAMES: restoring,
-    private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
+    private.BULK_RESTORE: _restore_in_bulk,
+    private.SAVE_NAMES: _save,
+    private.RESTORE_NAMES: _restore,
+    private.RESTORE_OBJECTS_BY_NAMES: _make_saver,
     private.REMOVE_CHECKPOINT: acting_after(
         lambda result, checkpoint_prefix, *_, **__: side_file.remove(checkpoint_prefix)
     ),
-    private.REPORT_UNINITIALIZED: reporting,
+    private.REPORT_UNINITIALIZED: _report_uninitialized,
 }

@@ -8,14 +8,14 @@ checkpoints of an optimizer, or of anything where weights are updated by hand.
 from __future__ import annotations
 
 import contextvars
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import acting_after
+from tf_amp._tensorflow_private import acting_after, wrapping
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp.errors import UnreadableRecordError
 from tf_amp.message_codes import Code
 from tf_amp.tracing.bypass import holding
@@ -37,47 +37,38 @@ _session: contextvars.ContextVar[Any] = contextvars.ContextVar(
 )
 
 
-def saving(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `TrackableSaver.save`, which knows the Session it is called with."""
-
-    @functools.wraps(save)
-    def save_in_session(
-        saver: Any,
-        file_prefix: Any,
-        checkpoint_number: Any = None,
-        session: Any = None,
-        options: Any = None,
-    ) -> Any:
-        with holding(_session, session):
-            return save(saver, file_prefix, checkpoint_number, session, options)
-
-    return save_in_session
+@wrapping
+def _save(
+    save: Callable[..., Any],
+    saver: Any,
+    file_prefix: Any,
+    checkpoint_number: Any = None,
+    session: Any = None,
+    options: Any = None,
+) -> Any:
+    """Do what `TrackableSaver.save` does, and know the Session it is called with."""
+    with holding(_session, session):
+        return save(saver, file_prefix, checkpoint_number, session, options)
 
 
-def gathering(gather: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what lists the tensors of a checkpoint, with ours among them."""
-
-    @functools.wraps(gather)
-    def gather_with_record(saver: Any, *args: Any, **kwargs: Any) -> Any:
-        gathered = gather(saver, *args, **kwargs)
-        tensors, feeds = gathered[:2]
-        if not _is_of_training(saver):
-            return gathered
-        if tf.executing_eagerly():
-            record = snapshot.take(_weights_of(saver))
-            if not record.is_empty:
-                with tf.device("/cpu:0"):
-                    text = tf.constant(text_from_records([record]))
-                tensors.setdefault(None, {})[KEY] = text
-        elif not tf.compat.v1.get_default_graph().building_function:
-            fed = _fed_tensor(saver)
-            tensors.setdefault(None, {})[KEY] = fed
-            session = _session.get() or private.session_for_saving()
-            record = snapshot.take(_weights_of(saver), session)
-            feeds[fed] = text_from_records([record])
-        return gathered
-
-    return gather_with_record
+def _add_record(gathered: Any, saver: Any, *args: Any, **kwargs: Any) -> None:
+    """Add our string to the tensors of a checkpoint."""
+    tensors, feeds = gathered[:2]
+    is_of_training = _reaches_optimizer(saver) or not skipping.have_applied()
+    if not is_of_training:
+        return
+    if tf.executing_eagerly():
+        record = snapshot.take(_weights_of(saver))
+        if not record.is_empty:
+            with tf.device("/cpu:0"):
+                text = tf.constant(text_from_records([record]))
+            tensors.setdefault(None, {})[KEY] = text
+    elif not tf.compat.v1.get_default_graph().building_function:
+        fed = _fed_tensor(saver)
+        tensors.setdefault(None, {})[KEY] = fed
+        session = _session.get() or private.session_for_saving()
+        record = snapshot.take(_weights_of(saver), session)
+        feeds[fed] = text_from_records([record])
 
 
 def _put_back(status: Any, saver: Any, save_path: Any, options: Any = None) -> None:
@@ -108,10 +99,6 @@ def _record_in(path: str) -> Record | None:
         return None
 
 
-def _is_of_training(saver: Any) -> bool:
-    return _reaches_optimizer(saver) or not skipping.have_applied()
-
-
 def _reaches_optimizer(saver: Any) -> bool:
     classes = private.optimizer_classes()
     return any(isinstance(one, classes) for one in private.trackables_of(saver))
@@ -123,16 +110,16 @@ def _weights_of(saver: Any) -> Handles:
 
 def _fed_tensor(saver: Any) -> Any:
     """Return the string that one saver is fed with, in its graph."""
-    fed = getattr(saver, _FED, None)
-    if fed is None:
+
+    def make() -> Any:
         with tf.device("/cpu:0"):
-            fed = tf.constant(text_from_records(()))
-        setattr(saver, _FED, fed)
-    return fed
+            return tf.constant(text_from_records(()))
+
+    return kept_with(saver, _FED, make)
 
 
 HOOKS = {
-    private.SAVE_OBJECTS: saving,
-    private.GATHER_TENSORS: gathering,
+    private.SAVE_OBJECTS: _save,
+    private.GATHER_TENSORS: acting_after(_add_record),
     private.RESTORE_OBJECTS: acting_after(_put_back),
 }

@@ -49,8 +49,9 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
     if len(known) == len(parts):
         return True
     now = {(state, _replica()): _count_of(state) for state in states}
-    before = _exchange(optimizer, now)
+    before = {} if optimizer is None else _last_counts.setdefault(optimizer, {})
     news = [count for key, count in now.items() if count != before.get(key, _NONE)]
+    before.update(now)
     if news and not any(is_finite for *_, is_finite in news):
         return False
     return not states or bool(agreed(are_finite(parts)))
@@ -77,16 +78,6 @@ def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
 def _count_of(state: Any) -> _Count:
     counters = state.values_in({"counters": state.read()["counters"]})
     return tuple(counters[name] for name in _NAMES)
-
-
-def _exchange(optimizer: Any, now: _Counts) -> _Counts:
-    """Return the counts when an optimizer was last asked; keep those of now."""
-    if optimizer is None:
-        return {}
-    before = _last_counts.setdefault(optimizer, {})
-    then = dict(before)
-    before.update(now)
-    return then
 
 
 def _replica() -> int:

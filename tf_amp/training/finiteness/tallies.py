@@ -18,13 +18,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp.message_codes import Code
 from tf_amp.tracing.lifted_variables import made_outside
 from tf_amp.training.finiteness.of_gradients import summed_over_replicas
@@ -50,10 +50,8 @@ class Tally:
     limit: float = math.inf
 
 
-# Of each state, by whether they are of replicas.
-_tallies: weakref.WeakKeyDictionary[ScaleState, dict[bool, Tally]] = (
-    weakref.WeakKeyDictionary()
-)
+# On a state, by whether they are of replicas.
+_TALLIES = "_tf_amp_tallies"
 
 
 def tallies_of(state: ScaleState) -> list[Tally]:
@@ -65,7 +63,7 @@ def tallies_of(state: ScaleState) -> list[Tally]:
 
 def tallies_beside(state: ScaleState) -> list[Tally]:
     """Return those in which something may have been noted."""
-    return list(_tallies.get(state, {}).values())
+    return list(_made_for(state).values())
 
 
 def note_repeated(state: ScaleState, overflowed: Any) -> list[Any]:
@@ -131,12 +129,17 @@ def _updated(state: ScaleState, tally: Tally, gradients: Sequence[Any]) -> Any:
 
 
 def _tally(state: ScaleState, *, is_of_replica: bool) -> Tally:
-    made = _tallies.setdefault(state, {})
+    made = _made_for(state)
     if is_of_replica not in made:
         make = _made_on_replicas if is_of_replica else _made_beside
         variable = made_outside(functools.partial(make, state))
         made[is_of_replica] = Tally(variable, is_of_replica=is_of_replica)
     return made[is_of_replica]
+
+
+def _made_for(state: ScaleState) -> dict[bool, Tally]:
+    made: dict[bool, Tally] = kept_with(state, _TALLIES)
+    return made
 
 
 def _made_beside(state: ScaleState) -> Any:

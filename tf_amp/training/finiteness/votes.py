@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import frames
 from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
 from tf_amp.training.finiteness import eager_steps
-from tf_amp.training.finiteness.inner_graphs import flag_seen_from_here
 from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.finiteness.scale_update import ScaleUpdate
 
@@ -86,26 +86,26 @@ def share_vote(results: Sequence[Any], beside: Any) -> None:
         cast_vote([beside], vote)
 
 
-def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
-    """Walk back from tensors to the calls for gradients that they come from."""
-    return _ancestry_among(_walk(tensors, vote_on))
+def ancestry_of(tensors: Iterable[Any], *, numbers_only: bool = False) -> Ancestry:
+    """Walk back from tensors to the calls for gradients that they come from.
 
-
-def ancestry_of_numbers(tensors: Iterable[Any]) -> Ancestry:
-    """Do the same for what numbers are computed from, up to the branches of a graph.
-
-    What a program decides on, such as whether there was an overflow, is no part of it:
-    the numbers that are chosen then need not come from gradients.
+    Args:
+      tensors: where to begin.
+      numbers_only: whether to follow no more than what numbers are computed from, up to
+        the branches of a graph. What a program decides on, such as whether there was an
+        overflow, is no part of it: the numbers that are chosen then need not come from
+        gradients.
     """
-    return _ancestry_among(_walk(tensors, _vote_or_branch, numbers_only=True))
 
+    def is_end(tensor: Any) -> bool:
+        is_choice = numbers_only and tensor.op.type in _BRANCHES
+        return is_choice or vote_on(tensor) is not None
 
-def _ancestry_among(tensors: Iterable[Any]) -> Ancestry:
     votes: dict[Vote, None] = {}
     arguments = []
     calls = {}
     is_whole = True
-    for tensor in tensors:
+    for tensor in _walk(tensors, is_end, numbers_only):
         vote = vote_on(tensor)
         if vote is not None:
             votes[vote] = None
@@ -119,19 +119,14 @@ def _ancestry_among(tensors: Iterable[Any]) -> Ancestry:
     return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()), is_whole)
 
 
-def are_behind(tensors: Iterable[Any]) -> bool:
-    """Return whether tensors depend on any call for gradients, be it by a decision."""
-    return descends_from(tensors, lambda tensor: vote_on(tensor) is not None)
-
-
 def any_around(graph: Any) -> bool:
     """Return whether a graph, or one around it, holds votes."""
     return any(hasattr(each, _VOTES) for each in outwards(graph))
 
 
-def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
-    """Return whether a wanted tensor is among some, or behind them."""
-    return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: None))
+def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], Any]) -> bool:
+    """Return whether a wanted tensor is among some, or behind them by any way."""
+    return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: False))
 
 
 def calls_function(operation: Any) -> bool:
@@ -141,9 +136,9 @@ def calls_function(operation: Any) -> bool:
 
 
 def _walk(
-    tensors: Iterable[Any], stop: Callable[[Any], Any], numbers_only: bool = False
+    tensors: Iterable[Any], is_end: Callable[[Any], bool], numbers_only: bool = False
 ) -> Iterator[Any]:
-    """Yield symbolic tensors and what they are made of; not beyond where to stop."""
+    """Yield symbolic tensors and what they are made of; not beyond an end."""
     waiting = deque(tensor for tensor in tensors if _is_symbolic(tensor))
     seen = set()
     while waiting:
@@ -154,7 +149,7 @@ def _walk(
         outer = captured(tensor)
         if outer is None:
             yield tensor
-        if stop(tensor) is None:
+        if not is_end(tensor):
             inputs = tensor.op.inputs if outer is None else (outer,)
             waiting.extend(
                 t
@@ -163,19 +158,29 @@ def _walk(
             )
 
 
-def _vote_or_branch(tensor: Any) -> Any:
-    return vote_on(tensor) or (True if tensor.op.type in _BRANCHES else None)
-
-
 def _seen_from_here(vote: Vote) -> Vote | None:
     """Return a vote that can be used here; None where it was cast in an old loop.
 
     One that was cast in an old branch has updated the scale there.
     """
-    finite = flag_seen_from_here(vote.finite)
+    finite = _flag_seen_from_here(vote.finite)
     if finite is None or finite is vote.finite:
         return None if finite is None else vote
     return dataclasses.replace(vote, finite=finite, own=finite, updated=None)
+
+
+def _flag_seen_from_here(flag: Any) -> Any:
+    """Return a flag of an old branch as it can be used in the present part of a graph.
+
+    It is True where the branch is not taken. None of what is in the frames of an old
+    loop: each round has a flag of its own.
+    """
+    here = frames.frames_of(tf.compat.v1.get_default_graph())
+    for frame in frames.frames_of(flag.op):
+        if flag is None or frame in here:
+            break
+        flag = frames.true_unless_taken(flag, frame)
+    return flag
 
 
 def _is_symbolic(tensor: Any) -> bool:

@@ -14,7 +14,6 @@ moments by itself, for an epsilon below cuDNN's least, under XLA.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ import tensorflow as tf
 
 from grappler_pass.fusions import BATCH_STATISTICS
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private import wrapping_unconverted
 from tf_amp.training.fusions.tracing import is_wanted, mark
 
 Call = Callable[..., Any]
@@ -31,20 +31,15 @@ _LEAST_EPSILON = 1.001e-5
 _IMAGES = 4
 
 
-def _fusing(call: Call) -> Call:
-    """Return a layer's `call` that uses a kernel where it does the same."""
-
-    @private.unconverted
-    @functools.wraps(call)
-    def fused_call(
-        layer: Any, inputs: Any, training: Any = None, mask: Any = None
-    ) -> Any:
-        is_training = training is True or training == 1
-        if mask is None and is_training and _is_suitable(layer, inputs):
-            return _normalized(layer, inputs)
-        return call(layer, inputs, training=training, mask=mask)
-
-    return fused_call
+@wrapping_unconverted
+def _fused(
+    call: Call, layer: Any, inputs: Any, training: Any = None, mask: Any = None
+) -> Any:
+    """Do what a layer's `call` does, by a kernel where it does the same."""
+    is_training = training is True or training == 1
+    if mask is None and is_training and _is_suitable(layer, inputs):
+        return _normalized(layer, inputs)
+    return call(layer, inputs, training=training, mask=mask)
 
 
 def _is_suitable(layer: Any, inputs: Any) -> bool:
@@ -93,4 +88,4 @@ def _move(average: Any, value: Any, momentum: float) -> None:
     average.assign(average.value * momentum + value * (1.0 - momentum))
 
 
-HOOKS = {private.BATCH_NORMALIZATION: _fusing}
+HOOKS = {private.BATCH_NORMALIZATION: _fused}

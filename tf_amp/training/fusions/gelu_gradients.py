@@ -15,7 +15,6 @@ under XLA.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ import tensorflow as tf
 
 from grappler_pass.fusions import GELU_GRADIENTS
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private import wrapping_unconverted
 from tf_amp.training.fusions.tracing import is_wanted, mark
 
 # As in `tf.nn.gelu`.
@@ -31,20 +31,18 @@ _CUBIC = 0.044715
 _SCALE = math.sqrt(2 / math.pi)
 
 
-def _keeping_derivatives(gelu: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `tf.nn.gelu` that computes its derivative where one is asked for."""
-
-    @private.unconverted
-    @functools.wraps(gelu)
-    def gelu_with_derivative(
-        features: Any, approximate: bool = False, name: str | None = None
-    ) -> Any:
-        if not _is_suitable(features):
-            return gelu(features, approximate, name)
-        with tf.name_scope(name or "Gelu"):
-            return _activated(features, _tanh if approximate else _exact)
-
-    return gelu_with_derivative
+@wrapping_unconverted
+def _with_derivative(
+    gelu: Callable[..., Any],
+    features: Any,
+    approximate: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Do what `tf.nn.gelu` does, with its derivative where one is asked for."""
+    if not _is_suitable(features):
+        return gelu(features, approximate, name)
+    with tf.name_scope(name or "Gelu"):
+        return _activated(features, _tanh if approximate else _exact)
 
 
 def _is_suitable(features: Any) -> bool:
@@ -96,4 +94,4 @@ def _tanh(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x * probability, probability + half * (1 - bent * bent) * steepness
 
 
-HOOKS = {private.GELU: _keeping_derivatives}
+HOOKS = {private.GELU: _with_derivative}

@@ -31,11 +31,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from grappler_pass.fusions import OPTIMIZER_STEPS
-from tf_amp._tensorflow_private import Hook
+from tf_amp._tensorflow_private import Hook, wrapping_unconverted
 from tf_amp._tensorflow_private import training as private
 from tf_amp.training.fusions.tracing import is_wanted, mark
-
-UpdateStep = Callable[[Any, Any, Any, Any], Any]
 
 # On a CPU of two cores an update of 2^13 elements takes as long either way, one of 2^16
 # two thirds of the time: the kernel is shared out to threads, which takes its time.
@@ -69,11 +67,14 @@ class _Step(NamedTuple):
         """Return a factor to the power of the number of this step, float32 scalar."""
         return tf.pow(base, tf.cast(self.optimizer.iterations + 1, tf.float32))
 
-    def apply(self, kernel: Callable[..., Any], **others: Any) -> Any:
-        """Add a kernel's operation, with what else it takes."""
-        return kernel(
-            var=self.weight, lr=self.rate, grad=self.gradient, **self.slots, **others
-        )
+    def apply(self, kernel: Callable[..., Any], *names: str, **others: Any) -> Any:
+        """Add a kernel's operation.
+
+        Names are attributes that the optimizer has under the kernel's own names.
+        """
+        given = {name: getattr(self.optimizer, name) for name in names}
+        known = {"var": self.weight, "lr": self.rate, "grad": self.gradient}
+        return kernel(**known, **self.slots, **given, **others)
 
 
 def _descend(step: _Step) -> Any:
@@ -83,7 +84,7 @@ def _descend(step: _Step) -> Any:
         )
     return step.apply(
         tf.raw_ops.ResourceApplyKerasMomentum,
-        momentum=step.optimizer.momentum,
+        "momentum",
         use_nesterov=step.optimizer.nesterov,
     )
 
@@ -126,20 +127,18 @@ def _adamax(step: _Step) -> Any:
 
 
 def _adagrad(step: _Step) -> Any:
-    return step.apply(tf.raw_ops.ResourceApplyAdagradV2, epsilon=step.optimizer.epsilon)
+    return step.apply(tf.raw_ops.ResourceApplyAdagradV2, "epsilon")
 
 
 def _rmsprop(step: _Step) -> Any:
     if "mom" not in step.slots:
         return _rmsprop_without_momentum(step)
-    return step.apply(
-        tf.raw_ops.ResourceApplyCenteredRMSProp
-        if step.optimizer.centered
-        else tf.raw_ops.ResourceApplyRMSProp,
-        rho=step.optimizer.rho,
-        momentum=step.optimizer.momentum,
-        epsilon=step.optimizer.epsilon,
+    plain, centered = (
+        tf.raw_ops.ResourceApplyRMSProp,
+        tf.raw_ops.ResourceApplyCenteredRMSProp,
     )
+    kernel = centered if step.optimizer.centered else plain
+    return step.apply(kernel, "rho", "momentum", "epsilon")
 
 
 def _rmsprop_without_momentum(step: _Step) -> Any:
@@ -153,11 +152,7 @@ def _rmsprop_without_momentum(step: _Step) -> Any:
 
 
 def _adadelta(step: _Step) -> Any:
-    return step.apply(
-        tf.raw_ops.ResourceApplyAdadelta,
-        rho=step.optimizer.rho,
-        epsilon=step.optimizer.epsilon,
-    )
+    return step.apply(tf.raw_ops.ResourceApplyAdadelta, "rho", "epsilon")
 
 
 def _ftrl(step: _Step) -> Any:
@@ -230,21 +225,20 @@ KERNELS: dict[Hook, Kernel] = {
 }
 
 
-def _fusing(kernel: Kernel, update_step: UpdateStep) -> UpdateStep:
-    """Return an `update_step` that uses a kernel where it does the same."""
-
-    @private.unconverted
-    @functools.wraps(update_step)
-    def fused_update_step(
-        optimizer: Any, gradient: Any, variable: Any, learning_rate: Any
-    ) -> Any:
-        step = _step(kernel, optimizer, gradient, variable, learning_rate)
-        if step is None:
-            return update_step(optimizer, gradient, variable, learning_rate)
-        mark(kernel.apply(step), OPTIMIZER_STEPS)
-        return None
-
-    return fused_update_step
+def _update(
+    kernel: Kernel,
+    update_step: Callable[..., Any],
+    optimizer: Any,
+    gradient: Any,
+    variable: Any,
+    learning_rate: Any,
+) -> Any:
+    """Do what an `update_step` does, by a kernel where it does the same."""
+    step = _step(kernel, optimizer, gradient, variable, learning_rate)
+    if step is None:
+        return update_step(optimizer, gradient, variable, learning_rate)
+    mark(kernel.apply(step), OPTIMIZER_STEPS)
+    return None
 
 
 def _step(
@@ -303,4 +297,7 @@ def _is_suitable(variable: Any) -> bool:
     return "GPU" in variable.device or (count is not None and count >= _LEAST_ELEMENTS)
 
 
-HOOKS = {hook: functools.partial(_fusing, kernel) for hook, kernel in KERNELS.items()}
+HOOKS = {
+    hook: wrapping_unconverted(functools.partial(_update, kernel))
+    for hook, kernel in KERNELS.items()
+}

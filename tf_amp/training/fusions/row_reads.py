@@ -15,7 +15,6 @@ quantized or a sum of several, under XLA.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,23 +22,17 @@ import tensorflow as tf
 
 from grappler_pass.fusions import ROW_READS
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private import wrapping_unconverted
 from tf_amp.training.fusions.tracing import is_wanted, mark
 
-Call = Callable[..., Any]
 
-
-def _reading_rows(call: Call) -> Call:
-    """Return a layer's `call` that reads no more than it looks up."""
-
-    @private.unconverted
-    @functools.wraps(call)
-    def row_call(layer: Any, inputs: Any) -> Any:
-        table = _trained_table(layer)
-        if table is None or not isinstance(inputs, tf.Tensor):
-            return call(layer, inputs)
-        return _rows(table, inputs) if is_wanted(ROW_READS) else call(layer, inputs)
-
-    return row_call
+@wrapping_unconverted
+def _read_rows(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+    """Do what a layer's `call` does, and read no more than it looks up."""
+    table = _trained_table(layer)
+    if table is None or not isinstance(inputs, tf.Tensor):
+        return call(layer, inputs)
+    return _rows(table, inputs) if is_wanted(ROW_READS) else call(layer, inputs)
 
 
 def _trained_table(layer: Any) -> Any:
@@ -72,4 +65,4 @@ def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
     return rows
 
 
-HOOKS = {private.EMBEDDING: _reading_rows}
+HOOKS = {private.EMBEDDING: _read_rows}

@@ -18,15 +18,18 @@ import tensorflow as tf
 from grappler_pass import kept_kernels
 from tf_amp._tensorflow_private import (
     Hook,
+    acting_after,
     acting_before,
     exports,
     install_when_imported,
+    unconverted,
+    wrapping,
 )
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.training.finiteness import scale_at_run_time
+from tf_amp.training.finiteness import scale_at_run_time, votes
 from tf_amp.training.finiteness.of_gradients import each_is_finite
 from tf_amp.training.finiteness.tallies import can_vote
 from tf_amp.training.fusions import (
@@ -43,9 +46,8 @@ from tf_amp.training.gradients import (
 from tf_amp.training.gradients import seed_gradients as gradient_seeds
 from tf_amp.training.gradients.existing_scaling import (
     is_scaled_by_user,
-    noting_scaled_losses,
+    scale_and_note,
 )
-from tf_amp.training.gradients.replacements import finished_but_for_them
 from tf_amp.training.gradients.seed_gradients import has_gradient, is_number, is_real
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
 from tf_amp.training.optimizers import assignments, optimizers
@@ -54,7 +56,7 @@ Current = Callable[[], LossScale]
 
 _WHEN_IMPORTED: dict[Hook, Callable[[Any], Any]] = {
     **optimizers.HOOKS,
-    **dict.fromkeys(private.USER_SCALING, noting_scaled_losses),
+    **dict.fromkeys(private.USER_SCALING, scale_and_note),
     **optimizer_steps.HOOKS,
     **batch_statistics.HOOKS,
     **row_reads.HOOKS,
@@ -68,111 +70,105 @@ def install(current: Current) -> None:
     Args:
       current: returns the loss scale for a call for gradients made now.
     """
-    current = functools.partial(_loss_scale_here, current)
-    tape = functools.partial(_scaling_tape, current=current)
-    install_hook(private.TAPE_GRADIENT, tape)
+
+    def scaling(take: Callable[..., Any]) -> Callable[[Any], Any]:
+        return wrapping(functools.partial(take, current_here))
+
+    def current_here() -> LossScale:
+        # Others run what is exported.
+        return NO_SCALING if exports.is_exporting() else current()
+
+    install_hook(private.TAPE_GRADIENT, scaling(_tape_gradient))
     install_hook(private.TAPE_ENTER, acting_before(tape_calls.note_entered))
     install_hook(private.TAPE_RESET, acting_before(tape_calls.note_reset))
-    graph = functools.partial(_scaling_graph, current=current)
-    install_hook(private.GRAPH_GRADIENTS, graph)
-    loop = functools.partial(_checking_loop, current=current)
-    install_hook(private.VECTORIZED_LOOP, loop)
+    graph_gradients = functools.partial(
+        private.with_gradients_function, wrap=scaling(_graph_gradients)
+    )
+    install_hook(private.GRAPH_GRADIENTS, graph_gradients)
+    install_hook(private.VECTORIZED_LOOP, scaling(_checked_loop))
     install_hook(private.PYTHON_FUNCTION, gradient_context.passing_through_python)
     # Accumulators use gradients for what is linear in their tangents: nobody scales it.
     install_hook(private.FORWARD_GRADIENT, gradient_context.differentiating())
     assignments.install()
-    install_hook(exports.SET_SIGNATURE, exported_states.tracking_states)
+    install_hook(exports.SET_SIGNATURE, acting_after(exported_states.track_states))
     for hook, wrap in _WHEN_IMPORTED.items():
         install_when_imported(hook, wrap)
 
 
-def _loss_scale_here(current: Current) -> LossScale:
-    """Return the loss scale; none for what is exported, which others run."""
-    return NO_SCALING if exports.is_exporting() else current()
+def _tape_gradient(
+    current: Current,
+    gradient: Callable[..., Any],
+    tape: Any,
+    target: Any,
+    sources: Any,
+    output_gradients: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Do what `GradientTape.gradient` does, with scaled losses."""
+    targets, given = gradient_seeds.targets_and_seeds(target, output_gradients)
+    call = _begin(targets, given, sources, current, tape)
+    if call is None:
+        return gradient(tape, target, sources, output_gradients, *args, **kwargs)
+    seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_number))
+    compute = functools.partial(gradient, tape, target, sources, seeds, *args, **kwargs)
+    finish = functools.partial(_finish, call)
+    return _finished_but_for_new_values(
+        finish, gradient_context.computed(call, compute), sources
+    )
 
 
-def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..., Any]:
-    @functools.wraps(gradient)
-    def scaled_gradient(
-        tape: Any,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        targets, given = gradient_seeds.targets_and_seeds(target, output_gradients)
-        call = _begin(targets, given, sources, current, tape)
-        if call is None:
-            return gradient(tape, target, sources, output_gradients, *args, **kwargs)
-        seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_number))
-        compute = functools.partial(
-            gradient, tape, target, sources, seeds, *args, **kwargs
-        )
-        finish = functools.partial(_finish, call)
-        return finished_but_for_them(
-            finish, gradient_context.computed(call, compute), sources
-        )
-
-    return scaled_gradient
-
-
-def _scaling_graph(module: Any, current: Current) -> Any:
-    """Return `gradients_util` as `tf.gradients` sees it, with its function scaled.
+def _graph_gradients(
+    current: Current,
+    compute: Callable[..., Any],
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Do what `tf.gradients` calls, with scaled losses.
 
     Others use the same function for the gradients of loops and functions, which start
     from scaled gradients already.
     """
-    compute = private.gradients_function(module)
-    if compute is None:
-        return module
-
-    @functools.wraps(compute)
-    def scaled_gradients(
-        ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        targets, given = gradient_seeds.targets_and_seeds(ys, grad_ys)
-        call = _begin(targets, given, xs, current)
-        if call is None:
-            return compute(ys, xs, grad_ys, *args, **kwargs)
-        seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_real))
-        scaled = functools.partial(compute, ys, xs, seeds, *args, **kwargs)
-        return _finish(call, gradient_context.computed(call, scaled))
-
-    return private.with_gradients_function(module, scaled_gradients)
+    targets, given = gradient_seeds.targets_and_seeds(ys, grad_ys)
+    call = _begin(targets, given, xs, current)
+    if call is None:
+        return compute(ys, xs, grad_ys, *args, **kwargs)
+    seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_real))
+    scaled = functools.partial(compute, ys, xs, seeds, *args, **kwargs)
+    return _finish(call, gradient_context.computed(call, scaled))
 
 
-def _checking_loop(loop: Callable[..., Any], current: Current) -> Callable[..., Any]:
-    """Return `pfor` with the gradients taken in its body checked after it.
+def _checked_loop(
+    current: Current, loop: Callable[..., Any], body: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Do what `pfor` does, and check the gradients taken in its body after it.
 
     Its body admits neither branches nor assignments.
     """
-
-    @functools.wraps(loop)
-    def checked_loop(body: Any, *args: Any, **kwargs: Any) -> Any:
-        if gradient_context.is_differentiating() or not current().scales:
+    if gradient_context.is_differentiating() or not current().scales:
+        return loop(body, *args, **kwargs)
+    if not _is_ordinary(body) or not can_vote():
+        with gradient_context.differentiating():
             return loop(body, *args, **kwargs)
-        if not _is_ordinary(body) or not can_vote():
-            with gradient_context.differentiating():
-                return loop(body, *args, **kwargs)
-        outer = gradient_context.loop_at_work()
-        this = gradient_context.Loop(outer.call if outer else ScaledCall(current()))
-        run = functools.partial(loop, _with_flags(body, this), *args, **kwargs)
-        scale = this.call.scale
-        result, flags = run() if outer else scale_at_run_time.computed_at(scale, run)
-        if not flags:
-            return result
-        finite = tf.reduce_all(tf.stack([tf.reduce_all(flag) for flag in flags]))
-        gradients, put = this.split(result)
-        if outer is None:
-            call = tape_calls.call_of_loop(this.tapes, this.call)
-            return put(call.checked_results(gradients, finite))
-        outer.finite.append(finite)
-        outer.gradients.extend(filter(tf.is_tensor, gradients))
-        outer.tapes.extend(this.tapes)
+    outer = gradient_context.loop_at_work()
+    this = gradient_context.Loop(outer.call if outer else ScaledCall(current()))
+    run = functools.partial(loop, _with_flags(body, this), *args, **kwargs)
+    scale = this.call.scale
+    result, flags = run() if outer else scale_at_run_time.computed_at(scale, run)
+    if not flags:
         return result
-
-    return checked_loop
+    finite = tf.reduce_all(tf.stack([tf.reduce_all(flag) for flag in flags]))
+    gradients, put = this.split(result)
+    if outer is None:
+        call = tape_calls.call_of_loop(this.tapes, this.call)
+        return put(call.checked_results(gradients, finite))
+    outer.finite.append(finite)
+    outer.gradients.extend(filter(tf.is_tensor, gradients))
+    outer.tapes.extend(this.tapes)
+    return result
 
 
 def _with_flags(
@@ -181,7 +177,7 @@ def _with_flags(
     """Return a loop's body that tells also whether its gradients are finite."""
     converted = private.converted(body)
 
-    @private.unconverted
+    @unconverted
     def body_with_flags(index: Any) -> Any:
         loop.clear()
         with gradient_context.in_loop(loop):
@@ -244,3 +240,33 @@ def _finish(call: ScaledCall, gradients: Any) -> Any:
         return unscaled
 
     return map_scalable(unscaled_and_noted, gradients)
+
+
+def _finished_but_for_new_values(
+    finish: Callable[[Any], Any], gradients: Any, sources: Any
+) -> Any:
+    """Return gradients in true units, and new values in their place as they are.
+
+    Keras' float8 layers hand on as the gradient of a scale, or of a history of maxima,
+    what an optimizer is to write into it: not to be multiplied by the loss scale.
+
+    Args:
+      finish: returns a structure of gradients in true units, which carry a vote.
+      gradients: of the sources, in their structure.
+      sources: tensors and variables.
+    """
+    variables, flat = tf.nest.flatten(sources), tf.nest.flatten(gradients)
+    are_new = [getattr(v, "overwrite_with_gradient", False) for v in variables]
+    if not any(are_new):
+        return finish(gradients)
+    scaled = [None if new else g for new, g in zip(are_new, flat, strict=True)]
+    finished = finish(scaled)
+    results = tf.nest.flatten(finished, expand_composites=True)
+    for new, value in zip(are_new, flat, strict=True):
+        if new and value is not None:
+            votes.share_vote(results, value)
+    whole = [
+        value if new else g
+        for new, value, g in zip(are_new, flat, finished, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(gradients, whole)

@@ -1,43 +1,42 @@
-"""Whether the user's program scales its losses itself, so that ours must not.
+"""Whether losses must not be scaled, for what the user's program does itself.
 
-Keras does under a mixed_float16 policy; loss scale optimizers of Keras and TensorFlow
-do, and are known by what their scaling functions return.
+Keras scales them under a mixed_float16 policy; loss scale optimizers of Keras and
+TensorFlow do, and are known by what their scaling functions return.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import tracing
-from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private import tracing, wrapping_unconverted
 from tf_amp.message_codes import Code
 from tf_amp.training.finiteness import votes
 
 # On tensors, and on graphs with such tensors.
 _SCALED = "_tf_amp_scaled_by_user"
+_EXCHANGES = ("horovod.tensorflow", "byteps.tensorflow")
 
 
-def noting_scaled_losses(scale_loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a scaling function that leaves a note on what it has scaled.
+@wrapping_unconverted
+def scale_and_note(
+    scale_loss: Callable[..., Any],
+    optimizer: Any,
+    loss: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Scale as an optimizer does, and leave a note on what was scaled.
 
-    Args:
-      scale_loss: a method of an optimizer, from a loss or a function that returns it.
+    It is a loss, or a function that returns one.
     """
-
-    @private.unconverted
-    @functools.wraps(scale_loss)
-    def scale_and_note(optimizer: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        scaled = scale_loss(optimizer, loss, *args, **kwargs)
-        if callable(scaled) and not tf.is_tensor(scaled):
-            return lambda: _note(scaled())
-        return scaled if scaled is loss else _note(scaled)
-
-    return scale_and_note
+    scaled = scale_loss(optimizer, loss, *args, **kwargs)
+    if callable(scaled) and not tf.is_tensor(scaled):
+        return lambda: _note(scaled())
+    return scaled if scaled is loss else _note(scaled)
 
 
 def is_scaled_by_user(targets: Iterable[Any]) -> bool:
@@ -49,6 +48,25 @@ def is_scaled_by_user(targets: Iterable[Any]) -> bool:
             culprit,
         )
     return bool(culprit)
+
+
+def is_scaling_forbidden() -> bool:
+    """Return whether ranks would part if losses were scaled; if so, say it once.
+
+    Where processes exchange gradients in a way that TensorFlow does not know of, an
+    overflow on one cannot be agreed on with the others: each would skip other steps,
+    and have another scale.
+    """
+    library = next(filter(_has_ranks, _EXCHANGES), None)
+    if library is None:
+        return False
+    Code.NOT_SCALED.warn_once(
+        "Gradients are exchanged by %s, where ranks cannot agree on a loss scale: "
+        "losses are not scaled. Take bfloat16, which needs no scaling; or float16 "
+        "with a strategy of TensorFlow's own, such as MultiWorkerMirroredStrategy.",
+        library.partition(".")[0],
+    )
+    return True
 
 
 def _note(scaled: Any) -> Any:
@@ -81,3 +99,14 @@ def _mixed_policy() -> str:
         policies.append(tf_keras.mixed_precision.global_policy())
     mixed = any(policy.name == "mixed_float16" for policy in policies)
     return "the Keras policy mixed_float16" if mixed else ""
+
+
+def _has_ranks(library: str) -> bool:
+    """Say whether a library exchanges with others; it does not before it has begun."""
+    module: Any = sys.modules.get(library)
+    if module is None:
+        return False
+    try:
+        return int(module.size()) > 1
+    except (AttributeError, ValueError):
+        return False

@@ -6,8 +6,7 @@ state begins there as it is here.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,21 +19,14 @@ from tf_amp.training.loss_scale.variables import eager_states
 _CHILD = "tf_amp_state"
 
 
-def tracking_states(set_signature: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what names the functions of a SavedModel, with states added to them."""
-
-    @functools.wraps(set_signature)
-    def set_and_track(view: Any, *args: Any, **kwargs: Any) -> Any:
-        result = set_signature(view, *args, **kwargs)
-        captured = {id(tensor) for tensor in exports.captured_inputs(view)}
-        used = [v for v in _own_variables() if not captured.isdisjoint(_handles(v))]
-        if used:
-            child = tf.Module()
-            child.variables_of_functions = used
-            exports.add_child(view, _CHILD, child)
-        return result
-
-    return set_and_track
+def track_states(result: Any, view: Any, *args: Any, **kwargs: Any) -> None:
+    """Add states to the functions of a SavedModel, once these are named."""
+    captured = {id(tensor) for tensor in exports.captured_inputs(view)}
+    used = [v for v in _own_variables() if not captured.isdisjoint(_handles(v))]
+    if used:
+        child = tf.Module()
+        child.variables_of_functions = used
+        exports.add_child(view, _CHILD, child)
 
 
 def _own_variables() -> Iterator[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -11,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import wrapping
 from tf_amp.tracing.bypass import holding
 from tf_amp.training.finiteness import scale_at_run_time
 from tf_amp.training.finiteness.votes import descends_from
@@ -108,17 +108,15 @@ def in_loop(loop: Loop) -> AbstractContextManager[None]:
     return holding(_loop, loop)
 
 
-def passing_through_python(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes an operation of a Python function, with gradients left alone.
+@wrapping
+def passing_through_python(
+    make: Callable[..., Any], func: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Make an operation of a Python function, with gradients left alone.
 
     The gradient of a `tf.py_function` asks a tape for gradients when it runs, on a
     thread of the runtime's: these start from scaled ones.
     """
-
-    @functools.wraps(make)
-    def make_and_mark(func: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("is_grad_func"):
-            func = differentiating()(func)
-        return make(func, *args, **kwargs)
-
-    return make_and_mark
+    if kwargs.get("is_grad_func"):
+        func = differentiating()(func)
+    return make(func, *args, **kwargs)

@@ -29,8 +29,11 @@ def handed_on(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
       gradients: floating or complex.
     """
     if tf.executing_eagerly():
-        finite = bool(vote.finite)
-        results = [tf.identity(g) if finite else _overflowed(g) for g in gradients]
+        # The slope of what is not selected is 0 * NaN.
+        results = [
+            tf.identity(g) if vote.finite else tf.where(False, g * math.nan, g)
+            for g in gradients
+        ]
         cast_vote(results, vote)
         return results
     graph, slope = tf.compat.v1.get_default_graph(), functools.partial(_slope, vote)
@@ -40,11 +43,6 @@ def handed_on(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
     # Gradients of the results need not be made of them, but always of this.
     cast_vote([vote.finite, *results], vote)
     return results
-
-
-def _overflowed(gradient: Any) -> Any:
-    # The slope of what is not selected is 0 * NaN.
-    return tf.where(False, gradient * math.nan, gradient)
 
 
 @tf.RegisterGradient(_SLOPE)  # type: ignore[untyped-decorator]

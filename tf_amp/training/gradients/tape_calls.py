@@ -10,51 +10,68 @@ from outside. What a tape records anew, entered again or reset, counts anew.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import weakref
 from typing import Any
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp._tensorflow_private.tracing import outwards, traced_graph
+from tf_amp._tensorflow_private.tracing import kept_with, outwards, traced_graph
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.gradients.unscaling import ScaledCall
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 from tf_amp.training.loss_scale.variables import states_in_use
 
-_HOME = "_tf_amp_home"
-_CALLS = "_tf_amp_calls"
-_READINGS = "_tf_amp_readings"
+# Of a tape.
+_RECORD = "_tf_amp_record"
+
+
+@dataclasses.dataclass
+class _Record:
+    """What is known of a tape.
+
+    Attributes:
+      calls: by graph and loss scale, which they keep alive.
+      home: the graph that it was begun in; None of eager execution.
+      readings: what the states held then; None where votes tell of inner gradients.
+    """
+
+    calls: dict[tuple[int, int], ScaledCall] = dataclasses.field(default_factory=dict)
+    home: weakref.ref[Any] | None = None
+    readings: dict[ScaleState, Vectors] | None = None
 
 
 def note_entered(tape: Any) -> None:
     """Remember the graph that a tape is entered in, before it is."""
+    record = _record_of(tape)
     if not private.holds_recording(tape):
-        _calls_of(tape).clear()
-    _note_home(tape)
-    setattr(tape, _READINGS, _readings_here())
+        record.calls.clear()
+    record.home = _present_graph()
+    record.readings = _readings_here()
 
 
 def note_reset(tape: Any) -> None:
     """Remember the graph that a tape is reset in."""
-    _calls_of(tape).clear()
-    _note_home(tape)
+    record = _record_of(tape)
+    record.calls.clear()
+    record.home = _present_graph()
 
 
 def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
     """Return the call that gradients taken here of a tape belong to."""
     home = _home_seen_from_here(tape)
-    calls = _calls_of(tape)
-    key = id(home), id(loss_scale)
-    if key in calls:
-        return calls[key].again()
+    record, key = _record_of(tape), (id(home), id(loss_scale))
+    if key in record.calls:
+        return record.calls[key].again()
     here = traced_graph()
     is_here = home is here
     with contextlib.nullcontext() if is_here else home.as_default():
         call = ScaledCall(loss_scale, sources)
-        readings = getattr(tape, _READINGS, None)
-        call = calls[key] = call if readings is None else call.begun_with(readings)
+        if record.readings is not None:
+            call = call.begun_with(record.readings)
+        record.calls[key] = call
     return call if is_here else call.again()
 
 
@@ -79,20 +96,25 @@ def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
     for tape in tapes:
         if _home_seen_from_here(tape) is not here or _home_of(tape) is not here:
             continue
-        calls, key = _calls_of(tape), (id(here), id(call.loss_scale))
+        calls, key = _record_of(tape).calls, (id(here), id(call.loss_scale))
         if key in calls:
             return calls[key].again()
         calls[key] = call
     return call
 
 
-def _note_home(tape: Any) -> None:
+def _record_of(tape: Any) -> _Record:
+    record: _Record = kept_with(tape, _RECORD, _Record)
+    return record
+
+
+def _present_graph() -> weakref.ref[Any] | None:
     graph = traced_graph()
-    setattr(tape, _HOME, None if graph is None else weakref.ref(graph))
+    return None if graph is None else weakref.ref(graph)
 
 
 def _readings_here() -> dict[ScaleState, Vectors] | None:
-    """Return what the states here hold; None where votes tell of inner gradients."""
+    """Return what the states here hold, under eager execution."""
     if not tf.executing_eagerly():
         return None
     strategy = tf.distribute.get_strategy()
@@ -101,12 +123,6 @@ def _readings_here() -> dict[ScaleState, Vectors] | None:
         for state in states_in_use()
         if state.strategy is strategy and not state.is_per_worker
     }
-
-
-def _calls_of(tape: Any) -> dict[tuple[int, int], ScaledCall]:
-    """Return the calls by graph and loss scale, which they keep alive."""
-    calls: dict[tuple[int, int], ScaledCall] = tape.__dict__.setdefault(_CALLS, {})
-    return calls
 
 
 def _home_seen_from_here(tape: Any) -> Any:
@@ -135,5 +151,5 @@ def _graph_of(sources: list[Any]) -> Any:
 
 
 def _home_of(tape: Any) -> Any:
-    home = getattr(tape, _HOME, None)
+    home = _record_of(tape).home
     return None if home is None else home()

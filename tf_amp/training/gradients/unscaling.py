@@ -22,7 +22,6 @@ from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.training.finiteness import tallies
-from tf_amp.training.finiteness.inner_graphs import seen_from_here
 from tf_amp.training.finiteness.of_gradients import (
     agreed,
     are_finite,
@@ -44,7 +43,7 @@ from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 from tf_amp.training.loss_scale.variables import state_of
 from tf_amp.training.optimizers.called_functions import inner_flags
 from tf_amp.training.overflow import inputs as overflow_inputs
-from tf_amp.training.overflow import messages as overflow_messages
+from tf_amp.training.overflow.messages import warn_of_overflow
 
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15
@@ -72,7 +71,7 @@ class ScaledCall:
 
         A function may be called again, with another scale: there it is read anew.
         """
-        vectors: Vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
+        vectors: Vectors = {k: _seen_from_here(v) for k, v in self._vectors.items()}
         if any(vector is None for vector in vectors.values()):
             vectors = self._state.read()
         call = self._with(_vectors=vectors, _reading=self._state.unpacked(vectors))
@@ -191,7 +190,9 @@ class ScaledCall:
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, which tell how they came out."""
-        overflow_messages.warn_if_eager(finite, self._reading)
+        # Functions and graphs pass overflows on.
+        if tf.executing_eagerly() and not bool(finite):
+            warn_of_overflow(float(self.scale))
         scale_update = self._scale_update(unscaled)
         adjusting: list[Any]
         with scale_update_scope():
@@ -269,6 +270,29 @@ def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> A
     for i, result in zip(places, results, strict=True):
         flat[i] = tf.cast(result, flat[i].dtype)
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def _seen_from_here(tensor: Any) -> Any:
+    """Return a tensor as it can be used in the present graph.
+
+    None where it cannot: a function lies between, which may be called from elsewhere
+    later.
+    """
+    if tf.executing_eagerly():
+        return tensor
+    if hasattr(tensor, "numpy"):
+        return None
+    graph, within = tf.compat.v1.get_default_graph(), []
+    while graph is not tensor.graph:
+        if not getattr(graph, "is_control_flow_graph", False):
+            return None
+        within.append(graph)
+        graph = graph.outer_graph
+    # The gradient of a branch is given tensors of the graph around it, of no other.
+    for inner in reversed(within):
+        with inner.as_default():
+            tensor = tf.identity(tensor)
+    return tensor
 
 
 def _widened(gradient: Any) -> Any:

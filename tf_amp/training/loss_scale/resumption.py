@@ -146,7 +146,9 @@ def resumed(
     """
     with _lock:
         known = weights or {}
-        restored = _latest_with(known) or _latest_that_may_share(known)
+        restored = _latest_with(known) or next(
+            (one for one in reversed(_restored) if one.may_share(known)), None
+        )
         if restored is None:
             return initial
         found = restored.take(loss_scale, initial)
@@ -201,7 +203,3 @@ def shared_out(
 def _latest_with(weights: Handles) -> Restored | None:
     """Return what was last restored together with one of some weights."""
     return next((one for one in reversed(_restored) if one.shares(weights)), None)
-
-
-def _latest_that_may_share(weights: Handles) -> Restored | None:
-    return next((one for one in reversed(_restored) if one.may_share(weights)), None)

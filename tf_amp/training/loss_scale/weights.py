@@ -40,7 +40,8 @@ class RestoredWeights:
         """Return the weights that there are by now; None once all of it is gone."""
         found = [reference() for reference in self._references]
         alive = [one for one in found if one is not None]
-        saved_with_them = reached(alive, _children_of, key=id)
+        children_of = tf.train.TrackableView.children
+        saved_with_them = reached(alive, lambda one: children_of(one).values(), key=id)
         return weights_among(list(saved_with_them)) if alive else None
 
 
@@ -65,7 +66,3 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
     if isinstance(variable, tf.distribute.DistributedValues):
         return tuple(variable.values)
     return (variable,)
-
-
-def _children_of(trackable: Any) -> Iterable[Any]:
-    return tf.train.TrackableView.children(trackable).values()  # type: ignore[no-any-return]

@@ -30,8 +30,8 @@ def install() -> None:
         (private.ROW_WRITES, _present_rows),
         (private.PART_WRITES, _present_parts),
         (private.SLICE_WRITES, _present_slice),
-        (private.CHANGES, _nothing),
-        (private.FACTORS, _once),
+        (private.CHANGES, lambda target, arguments, values: tf.zeros_like(values)),
+        (private.FACTORS, lambda target, arguments, values: tf.ones_like(values)),
     ):
         for hook in hooks:
             install_hook(hook, functools.partial(_skipping, neutral=neutral))
@@ -55,9 +55,8 @@ def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any
         given.apply_defaults()
         target = next(iter(given.arguments.values()))
         values = given.arguments[name]
-        if bypass.takes_all() or not is_scalable(values):
-            return assign(*args, **kwargs)
-        finite = finite_value(target, values)
+        skips = is_scalable(values) and not bypass.takes_all()
+        finite = finite_value(target, values) if skips else None
         if finite is None:
             return assign(*args, **kwargs)
         # No branch can read a reference.
@@ -95,11 +94,3 @@ def _present_slice(target: Any, arguments: Mapping[str, Any], values: Any) -> An
     where = {k: v for k, v in arguments.items() if k not in ("ref", "value", "name")}
     present = _present(target, arguments, values)
     return tf.raw_ops.StridedSlice(input=present, **where)
-
-
-def _nothing(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
-    return tf.zeros_like(values)
-
-
-def _once(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
-    return tf.ones_like(values)

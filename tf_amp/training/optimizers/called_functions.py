@@ -74,20 +74,16 @@ def _flags_of_calls(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
                 flags.append(None)
                 continue
             for tally in tallies_of(state):
-                handle = _handle_within(call, _handles(state, tally.variable))
+                handles = _handles(state, tally.variable)
+                handle = next((t for t in call.inputs if _is_any(t, handles)), None)
                 if handle is None:
                     continue
                 known = frames.can_order_by_hand(call)
                 flag = _flag(call, handle, tally) if known else None
                 (of_replica if known and tally.is_of_replica else flags).append(flag)
-    return [*flags, *_agreed_on(of_replica)]
-
-
-def _agreed_on(flags: Sequence[Any]) -> Sequence[Any]:
-    """Return what holds on all replicas, where they can meet."""
-    if not flags or not private.can_merge():
-        return flags
-    return [agreed(tf.reduce_all(tf.stack(flags)))]
+    if of_replica and private.can_merge():
+        of_replica = [agreed(tf.reduce_all(tf.stack(of_replica)))]
+    return flags + of_replica
 
 
 def any_around(graph: Any, state: Any) -> bool:
@@ -108,11 +104,6 @@ def any_around(graph: Any, state: Any) -> bool:
 def _handles(state: Any, variable: Any) -> list[Any]:
     """Return the handles, one of each replica, of a variable of a state."""
     return [one.handle for one in state.strategy.experimental_local_results(variable)]
-
-
-def _handle_within(call: Any, handles: Sequence[Any]) -> Any:
-    """Return a call's input that stands for one of some handles, if any."""
-    return next((tensor for tensor in call.inputs if _is_any(tensor, handles)), None)
 
 
 def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:

@@ -73,7 +73,7 @@ def finite_value(target: Any, value: Any) -> Any:
     may_be_given = any(_is_given(graph, each.shape) for each in like)
     if not may_be_given and not _any_around(graph, states):
         return None
-    found = votes.ancestry_of_numbers([value])
+    found = votes.ancestry_of([value], numbers_only=True)
     # Functions return losses beside gradients, which are summed up by other variables.
     in_question = states if alike else []
     flags, are_all = called_functions.finite_flags(found, in_question)
@@ -88,7 +88,7 @@ def finite_value(target: Any, value: Any) -> Any:
 
 def _is_decided_on(found: votes.Ancestry, value: Any) -> bool:
     """Return whether gradients are behind branches, or in old loops, behind a value."""
-    return not found.is_whole and votes.are_behind([value])
+    return not found.is_whole and votes.descends_from([value], votes.vote_on)
 
 
 def _any_around(graph: Any, states: Sequence[Any]) -> bool:

@@ -85,28 +85,23 @@ def _in_all_replicas(finite: Any, step: Step) -> Any:
     Optimizers let their replicas meet, which they cannot within a branch of their own:
     so they meet first, branch together, and part again.
     """
-    grads = step.grads
-    places = [i for i, gradient in enumerate(grads) if gradient is not None]
 
-    def call_with(*given: Any) -> None:
-        gradients: list[Any] = [None] * len(grads)
-        for i, gradient in zip(places, given, strict=True):
-            gradients[i] = gradient
-        step.take(gradients)
-
-    def meet(strategy: Any, finite_in_each: Any, *given: Any) -> Any:
+    def meet(strategy: Any, finite_in_each: Any, *grads: Any) -> Any:
         flags = strategy.experimental_local_results(finite_in_each)
         together = tf.reduce_all(tf.stack(flags))
 
         def part() -> None:
             # What replicas do together they do in this thread.
             with bypass.taking_all():
-                strategy.extended.call_for_each_replica(call_with, args=given)
+                strategy.extended.call_for_each_replica(apart, args=grads)
 
         return _when(together, part, step.name)
 
+    def apart(*grads: Any) -> None:
+        step.take(list(grads))
+
     context = tf.distribute.get_replica_context()
-    return context.merge_call(meet, args=(finite, *(grads[i] for i in places)))
+    return context.merge_call(meet, args=(finite, *step.grads))
 
 
 def _when(finite: Any, act: Callable[[], Any], name: str) -> Any:
@@ -114,7 +109,8 @@ def _when(finite: Any, act: Callable[[], Any], name: str) -> Any:
 
     def acted() -> Any:
         done = act()
-        with tf.control_dependencies([done] if _is_node(done) else []):
+        is_node = isinstance(done, (tf.Operation, tf.Tensor))
+        with tf.control_dependencies([done] if is_node else []):
             return tf.constant(True)
 
     before = _train_operations()
@@ -139,7 +135,3 @@ def _stand_for_new(operation: Any, before: list[Any]) -> None:
 
 def _train_operations() -> list[Any]:
     return list(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TRAIN_OP))
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, (tf.Operation, tf.Tensor))

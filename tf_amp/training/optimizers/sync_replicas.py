@@ -12,7 +12,6 @@ an overflowing worker says of its own, and a queue takes none of no tokens.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -20,8 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import install as install_hook
-from tf_amp._tensorflow_private import stand_in_for
-from tf_amp._tensorflow_private import training as private_training
+from tf_amp._tensorflow_private import stand_in_for, wrapping_unconverted
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.tracing.bypass import holding
 from tf_amp.training.optimizers.finite_steps import finite_step
@@ -38,22 +36,22 @@ _push: ContextVar[tuple[Any, Any] | None] = ContextVar("tf_amp_push", default=No
 def install() -> None:
     """Decorate where a `SyncReplicasOptimizer` pushes, and where it waits."""
     if install_hook(private.SYNC_PARTS, _with_guarded_parts):
-        install_hook(private.SYNC_APPLY, _noting_overflow)
+        install_hook(private.SYNC_APPLY, _note_overflow)
 
 
-def _noting_overflow(apply: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(apply)
-    def apply_unless_overflowed(
-        optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        pairs = list(grads_and_vars)
-        finite = finite_step([g for g, _ in pairs], [v for _, v in pairs])
-        if not isinstance(finite, tf.Tensor):
-            return apply(optimizer, pairs, *args, **kwargs)
-        with holding(_push, (finite, optimizer)):
-            return apply(optimizer, pairs, *args, **kwargs)
-
-    return private_training.unconverted(apply_unless_overflowed)
+@wrapping_unconverted
+def _note_overflow(
+    apply: Callable[..., Any],
+    optimizer: Any,
+    grads_and_vars: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    pairs = list(grads_and_vars)
+    finite = finite_step([g for g, _ in pairs], [v for _, v in pairs])
+    push = (finite, optimizer) if isinstance(finite, tf.Tensor) else None
+    with holding(_push, push):
+        return apply(optimizer, pairs, *args, **kwargs)
 
 
 def _with_guarded_parts(module: Any) -> Any:

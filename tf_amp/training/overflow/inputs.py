@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from grappler_pass.annotations import WATCH
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp._tensorflow_private.tracing import operations_behind, put_attribute
+from tf_amp._tensorflow_private.training import in_xla_context
+from tf_amp.training.loss_scale.placing import place_here, runs_here
 from tf_amp.training.overflow.messages import warn_of_overflow
 from tf_amp.training.overflow.origin import Watch
 
@@ -38,10 +42,6 @@ def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
     Returns:
       What must run with the step.
     """
-    import tensorflow as tf
-
-    from tf_amp._tensorflow_private.training import in_xla_context
-
     if tf.executing_eagerly() or in_xla_context():
         return []
     in_function = finite.graph.building_function
@@ -70,10 +70,6 @@ def passing_inputs(
       asked: what the step asks of its gradients. A `tf.Graph` holds other steps too,
         whose inputs are then not fed; None: everything in the graph is the step's.
     """
-    import tensorflow as tf
-
-    from tf_amp.training.loss_scale.placing import place_here, runs_here
-
     if not runs_here():
         # Another process cannot call what is registered here.
         return lambda finite: []

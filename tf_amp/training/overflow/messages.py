@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
@@ -67,11 +66,3 @@ def warn_of_overflow(scale: float) -> None:
         "is scaled lower; tf_amp.loss_scale_state() counts them.",
         scale,
     )
-
-
-def warn_if_eager(finite: Any, state: Mapping[str, Any]) -> None:
-    """Do so under eager execution; functions and graphs pass overflows on."""
-    import tensorflow as tf
-
-    if tf.executing_eagerly() and not bool(finite):
-        warn_of_overflow(float(state["scale"]))

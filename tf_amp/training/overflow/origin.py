@@ -22,6 +22,7 @@ from absl import logging
 
 from grappler_pass.annotations import REWRITTEN, WATCH
 from grappler_pass.fork_safety import per_process, renewed_lock
+from tf_amp._tensorflow_private import tracing
 from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
 from tf_amp.message_codes import Code
@@ -111,7 +112,7 @@ class Watch:
             self._look_into(pending, traces.values_of_session(session))
         if self._is_at_minimum(float(pending[0])):
             # The next step of a Session is to have what comes of it.
-            _join_threads(_PATIENCE_SECONDS)
+            _join_threads()
 
     def _look_into(self, inputs: Sequence[Any], variables: Any) -> None:
         """Begin to run a step again, once all is at hand that the program has."""
@@ -168,8 +169,6 @@ class Watch:
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:
         """Return to float32 what has not been there; return whether there is any."""
-        from tf_amp._tensorflow_private import tracing
-
         known = self.float32
         self.float32 = tuple(dict.fromkeys((*known, *names)))
         new = len(self.float32) - len(known)
@@ -217,16 +216,12 @@ def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
     return tuple((name, reason) for name in names)
 
 
-def latest_origin(
-    loss_scale: Any = None, timeout_seconds: float = _PATIENCE_SECONDS
-) -> OverflowOrigin | None:
+def latest_origin(loss_scale: Any = None) -> OverflowOrigin | None:
     """Return the origin found last, after waiting for what is being looked into.
 
-    Args:
-      loss_scale: of gradients scaled by it; None: of any.
-      timeout_seconds: how long to wait.
+    It is of gradients scaled by this loss scale, or by any if none is given.
     """
-    _join_threads(timeout_seconds)
+    _join_threads()
     found = _latest.get(None if loss_scale is None else id(loss_scale))
     return found[1] if found else None
 
@@ -263,9 +258,9 @@ def _begin(look: Callable[[], None]) -> bool:
     return True
 
 
-def _join_threads(timeout_seconds: float) -> None:
+def _join_threads() -> None:
     for thread in tuple(_threads):
-        thread.join(timeout_seconds)
+        thread.join(_PATIENCE_SECONDS)
 
 
 def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:

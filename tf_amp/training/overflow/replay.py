@@ -17,7 +17,7 @@ a step that needs either is refused. Both fill in private variables alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -51,47 +51,48 @@ class NotReplayableError(AmpError):
     """A step cannot be run again by itself; the message says why."""
 
 
-class Step(NamedTuple):
-    """A step to be run again.
-
-    Attributes:
-      view: of the graph that ran.
-      needed: numbers of the nodes to compute, inputs first.
-      given: ports whose values are known, with their place in `inputs`.
-      inputs: these values.
-      variable: returns the value that a variable had, given a node that is or reads
-        its handle; None where unknown.
-    """
-
-    view: GraphView
-    needed: Sequence[int]
-    given: Mapping[Port, int]
-    inputs: Sequence[Any]
-    variable: Callable[[NodeDef], Any]
-
-
 class Replay:
-    """The part of the graph that is run, with stand-ins for what it is given.
+    """The part of a graph that is run again, with stand-ins for what it is given.
 
     Once it is made, nothing more is asked of the program.
+
+    Attributes:
+      needed: numbers of the nodes that are computed.
+      inputs: values that are given.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(
+        self,
+        view: GraphView,
+        needed: Sequence[int],
+        given: Mapping[Port, int],
+        inputs: Sequence[Any],
+        variable: Callable[[NodeDef], Any],
+    ) -> None:
         """Copy the part, and read the variables.
+
+        Args:
+          view: of the graph that ran.
+          needed: numbers of the nodes to compute, inputs first.
+          given: ports whose values are known, with their place in `inputs`.
+          inputs: these values.
+          variable: returns the value that a variable had, given a node that is or reads
+            its handle; None where unknown.
 
         Raises:
           NotReplayableError: something that the step needs is not at hand, or might
             have effects.
         """
-        self._step = step
+        self.needed, self.inputs = needed, inputs
+        self._view, self._given, self._variable = view, given, variable
         self._graph_def = GraphDef()
         # Values of placeholders by name; private variables, and what they begin with.
         self._feed: dict[str, Any] = {}
         self._contents: list[Content] = []
         self._values: dict[str, Any] = {}
-        for number, value in enumerate(step.inputs):
+        for number, value in enumerate(inputs):
             self._add_placeholder(_given_name(number), value)
-        nodes = [step.view.nodes[index] for index in step.needed]
+        nodes = [view.nodes[index] for index in needed]
         for node in nodes:
             _check_effects(node)
         for node in nodes:
@@ -111,7 +112,7 @@ class Replay:
         """
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(self._graph_def, name="")
-            flags = _flags(graph, self._step, limit)
+            flags = _flags(graph, self._view, self.needed, limit)
             feed = {
                 graph.get_tensor_by_name(f"{n}:0"): v for n, v in self._feed.items()
             }
@@ -128,9 +129,9 @@ class Replay:
 
     def _add_variable(self, node: Node) -> None:
         """Add a private variable in the place of a handle or of a reference."""
-        view = self._step.view
+        view = self._view
         readers = [view.nodes[r.node] for r in view.readers(Port(node.index, 0))]
-        values = (self._step.variable(n.proto) for n in (node, *readers))
+        values = (self._variable(n.proto) for n in (node, *readers))
         value = next((v for v in values if v is not None), None)
         if value is None:
             raise NotReplayableError(f"nothing stands for {node.name} ({node.op})")
@@ -145,16 +146,16 @@ class Replay:
 
     def _add_copy(self, node: Node) -> None:
         """Add a node as it is, but for what is given and what it waits for."""
-        view = self._step.view
         copy = self._graph_def.node.add()
         copy.CopyFrom(node.proto)
         copy.device = ""
         del copy.input[:]
         copy.attr.pop("_class", None)
         for text, port in zip(node.proto.input, node.inputs, strict=False):
-            number = self._step.given.get(port)
+            number = self._given.get(port)
             copy.input.append(text if number is None else _given_name(number))
-        copy.input.extend(f"^{view.nodes[i].name}" for i in anchors(view, node))
+        waited_for = (self._view.nodes[i] for i in anchors(self._view, node))
+        copy.input.extend(f"^{each.name}" for each in waited_for)
 
 
 def anchors(view: GraphView, node: Node) -> tuple[int, ...]:
@@ -195,14 +196,16 @@ def _given_name(number: int) -> str:
     return f"tf_amp_given_{number}"
 
 
-def _flags(graph: Any, step: Step, limit: float) -> dict[int, Any]:
+def _flags(
+    graph: Any, view: GraphView, needed: Sequence[int], limit: float
+) -> dict[int, Any]:
     """Return tensors that tell of the nodes in reach whether they keep within it."""
-    hidden = hidden_nodes(step.view, step.needed)
+    hidden = hidden_nodes(view, needed)
     flags: dict[int, Any] = {}
-    for index in step.needed:
+    for index in needed:
         if index in hidden:
             continue
-        op = graph.get_operation_by_name(step.view.nodes[index].name)
+        op = graph.get_operation_by_name(view.nodes[index].name)
         floating = [t for t in op.outputs if t.dtype in _FLOATING]
         own = [_is_within(tensor, limit) for tensor in floating]
         if own:

@@ -19,7 +19,7 @@ from grappler_pass.graph.type_slots import DTYPE_NAMES
 from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.graph.walks import reached
 from tf_amp.tracing.stamp_reader import traced_in
-from tf_amp.training.overflow.replay import NotReplayableError, Replay, Step, anchors
+from tf_amp.training.overflow.replay import NotReplayableError, Replay, anchors
 
 # What stands for a branch that is taken, constant folding's anchors included.
 _PIVOTS = ("Const", "Identity", "NoOp")
@@ -78,8 +78,7 @@ class Search:
         self._predicate = _predicate(view, watch)
         self._scale = view.nodes[_source(view, watch.inputs[_SCALE]).node]
         needed = _ancestors(view, self._predicate, given)
-        self._step = Step(view, needed, given, inputs, variable)
-        self._replay = Replay(self._step)
+        self._replay = Replay(view, needed, given, inputs, variable)
 
     def first_not_finite(self) -> Found | None:
         """Return what makes the first infinity or NaN; None where there is none.
@@ -87,10 +86,10 @@ class Search:
         Raises:
           NotReplayableError: it takes too long.
         """
-        if not math.isfinite(float(self._step.inputs[_SCALE])):
+        if not math.isfinite(float(self._replay.inputs[_SCALE])):
             return Found(self._scale.proto, "float32", is_scale=True)
         finite = self._replay.nodes_within(float("inf"))
-        origin = _origin(self._view, self._predicate, finite, self._step.needed)
+        origin = _origin(self._view, self._predicate, finite, self._replay.needed)
         if origin is None:
             return None
         node = self._view.nodes[origin]
@@ -118,8 +117,21 @@ class Search:
         return list(names)
 
     def feeding(self, name: str) -> list[str]:
-        """Name what is low right before a node, as far as the next product."""
-        return _feeding(self._view, self._view.nodes[self._view.index[name]])
+        """Name what was rewritten right before a node, as far as the next product."""
+        nodes = self._view.nodes
+
+        def low_sources(index: int) -> list[int]:
+            sources = (nodes[port.node] for port in nodes[index].inputs)
+            low = (source for source in sources if REWRITTEN in source.proto.attr)
+            return [source.index for source in low if source.op not in PRODUCT_OPS]
+
+        behind = list(reached([self._view.index[name]], low_sources))[1:]
+        written = (nodes[i].name for i in behind)
+        return [
+            each.partition("/tf_amp_")[0]
+            for each in written
+            if "/tf_amp_cast_" not in each
+        ]
 
 
 def _watch(view: GraphView, number: str) -> Node:
@@ -208,16 +220,3 @@ def _leads_to_infinity(
         return [] if i in finite else [j for j in before if j in place]
 
     return any(not finite.get(i, True) for i in reached([index], unseen))
-
-
-def _feeding(view: GraphView, node: Node) -> list[str]:
-    """Name what was rewritten right before a node, as far as the next product."""
-
-    def low_sources(index: int) -> list[int]:
-        sources = (view.nodes[port.node] for port in view.nodes[index].inputs)
-        low = (source for source in sources if REWRITTEN in source.proto.attr)
-        return [source.index for source in low if source.op not in PRODUCT_OPS]
-
-    names = [view.nodes[i].name for i in reached([node.index], low_sources)][1:]
-    written = (name for name in names if "/tf_amp_cast_" not in name)
-    return [name.partition("/tf_amp_")[0] for name in written]
