@@ -9,21 +9,19 @@ of the user's own without such a list there are none.
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
-from collections.abc import Callable as Function
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from absl import logging
 
 from keras_callbacks.running_fit.summaries import Summaries
+from tf_amp._tensorflow_private import Method, wrapping
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 
 Logs = dict[str, Any] | None
-_Method = TypeVar("_Method", bound=Function[..., Any])
 # Between a callback and the list that calls it lie decorators, and lists in lists.
 _FRAMES = 12
 _METHODS = ("fit", "evaluate", "predict")
@@ -83,21 +81,17 @@ class Callback:
         return any(not hasattr(getattr(self, name), "_is_default") for name in names)
 
 
-def never_raising(method: _Method) -> _Method:
-    """Return a method of a monitor that switches it off where it would raise."""
-
-    @functools.wraps(method)
-    def call(monitor: Monitor, *args: Any, **kwargs: Any) -> Any:
-        if monitor.is_off:
-            return None
-        try:
-            return method(monitor, *args, **kwargs)
-        # Training is worth more than what is reported of it, whatever the reason.
-        except Exception as error:
-            monitor.switch_off(f"{type(error).__name__}: {error}")
-            return None
-
-    return call  # type: ignore[return-value]
+@wrapping
+def never_raising(method: Method, monitor: Monitor, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a monitor, and switch that off where it would raise."""
+    if monitor.is_off:
+        return None
+    try:
+        return method(monitor, *args, **kwargs)
+    # Training is worth more than what is reported of it, whatever the reason.
+    except Exception as error:
+        monitor.switch_off(f"{type(error).__name__}: {error}")
+        return None
 
 
 class Monitor(Callback):

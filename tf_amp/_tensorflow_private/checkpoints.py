@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_amp._tensorflow_private import Hook, training, unless_gone
 
 _NOT_KEPT = "the loss scale is not kept in checkpoints"
@@ -88,8 +90,6 @@ def trackables_of(saver: Any) -> Sequence[Any]:
 
 def session_for_saving() -> Any:
     """Return the Session that a checkpoint would be saved in; None without any."""
-    import tensorflow as tf
-
     try:
         return importlib.import_module(_CHECKPOINT).get_session()
     except (ImportError, AttributeError):

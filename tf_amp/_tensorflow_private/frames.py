@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from tf_amp._tensorflow_private import unless_gone, warn_once
 
 
@@ -32,8 +34,6 @@ def true_unless_taken(flag: Any, branch: Any) -> Any | None:
 
     None of what is in a loop.
     """
-    import tensorflow as tf
-
     if not branch.IsCondContext():
         return None
     with _around(branch, flag.graph):
@@ -43,8 +43,6 @@ def true_unless_taken(flag: Any, branch: Any) -> Any | None:
 
 @contextlib.contextmanager
 def _around(frame: Any, graph: Any) -> Iterator[None]:
-    import tensorflow as tf
-
     with graph.as_default(), tf.control_dependencies(None):
         outer = frame.outer_context
         if outer is None:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from tf_amp._tensorflow_private import (
     Hook,
     Method,
@@ -161,8 +163,6 @@ def holds_recording(tape: Any) -> bool:
 
 def in_function() -> bool:
     """Return whether a function, or a part of one, is being traced."""
-    import tensorflow as tf
-
     return bool(tf.compat.v1.get_default_graph().building_function)
 
 
@@ -174,8 +174,6 @@ def in_xla_context() -> bool:
 
 def runs_what_is_written() -> bool:
     """Say whether assignments run here by themselves; not in parts of a `tf.Graph`."""
-    import tensorflow as tf
-
     graph = tf.compat.v1.get_default_graph()
     return bool(getattr(graph, "_add_control_dependencies", False))
 
@@ -185,8 +183,6 @@ def is_replica_thread() -> bool:
 
     Variables of all replicas are then written where the threads meet.
     """
-    import tensorflow as tf
-
     return (
         _graph_of_replica() is not None and not tf.distribute.in_cross_replica_context()
     )
@@ -198,8 +194,6 @@ def can_merge() -> bool:
     Those of a MirroredStrategy cannot within a function or a branch that is being
     traced in each of them.
     """
-    import tensorflow as tf
-
     if not is_replica_thread() or tf.executing_eagerly():
         return True
     return _graph_of_replica() is tf.compat.v1.get_default_graph()
@@ -211,8 +205,6 @@ def _graph_of_replica() -> Any:
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function as AutoGraph would convert it, were it called from here."""
-    import tensorflow as tf
-
     try:
         autograph = tf.__internal__.autograph
         status = autograph.control_status_ctx()
@@ -228,8 +220,6 @@ def as_one_operation(function: Callable[..., Any]) -> Callable[..., Any]:
 
     No tape follows what it computes.
     """
-    import tensorflow as tf
-
     alone = tf.function(
         function, autograph=False, experimental_attributes={"_noinline": True}
     )
@@ -275,8 +265,6 @@ def branching_on_references() -> Iterator[None]:
     Only branches of the first kind can, which TensorFlow makes where these variables
     are the default; a program may have mixed the two.
     """
-    import tensorflow as tf
-
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     references = not tf.compat.v1.resource_variables_enabled()
     if graph is None or graph.building_function or not references:

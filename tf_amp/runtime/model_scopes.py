@@ -26,9 +26,16 @@ _TRAINING = ("fit", "train_on_batch")
 
 
 @dataclasses.dataclass
-class _Calls:
-    """The calls of one model's methods that are running, and what is to be undone."""
+class _Model:
+    """What is known of one model.
 
+    Attributes:
+      around: the scopes that it was compiled in.
+      depth: of the calls of its methods that are running.
+      changes: to be undone when these end.
+    """
+
+    around: tuple[scope_stack.Layer, ...] = ()
     depth: int = 0
     changes: list[Undo] = dataclasses.field(default_factory=list)
     # Made in a call that began before its method was patched, so that its end is not
@@ -38,9 +45,7 @@ class _Calls:
     unseen_alone: list[Undo] = dataclasses.field(default_factory=list)
 
 
-_layers: weakref.WeakKeyDictionary[Any, tuple[scope_stack.Layer, ...]]
-_layers = weakref.WeakKeyDictionary()
-_calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
+_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
@@ -58,14 +63,14 @@ def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:
     If the call does not train the model, no other method is called within it, so that
     the next call of any shows that it has ended.
     """
-    calls = _calls.setdefault(model, _Calls())
+    calls = _models.setdefault(model, _Model())
     unseen = calls.unseen if trains else calls.unseen_alone
     (calls.changes if calls.depth else unseen).append(undo)
 
 
 def undo_changes(model: Any) -> None:
     """Undo now what was to be undone later, the latest first."""
-    calls = _calls.get(model)
+    calls = _models.get(model)
     if calls is not None:
         _undo(calls.changes)
         _undo(calls.unseen)
@@ -78,27 +83,23 @@ def _undo(changes: list[Undo]) -> None:
 
 def _remember(result: Any, model: Any, *args: Any, **kwargs: Any) -> None:
     """Remember the scopes that a model was compiled in."""
-    around = tuple(layer for layer in scope_stack.layers() if layer.graph is None)
-    if around:
-        _layers[model] = around
-    else:
-        _layers.pop(model, None)
+    layers = scope_stack.layers()
+    around = tuple(layer for layer in layers if layer.graph is None)
+    _models.setdefault(model, _Model()).around = around
 
 
 @wrapping
 def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a method of a model in its scopes."""
-    around = _layers.get(model)
-    if around is None or scope_stack.layers():
-        around = scope_stack.layers()
-    with _noted(model, run.__name__), scope_stack.within(around):
+    known = _models.setdefault(model, _Model())
+    around = scope_stack.layers() or known.around
+    with _noted(known, run.__name__), scope_stack.within(around):
         return run(model, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _noted(model: Any, method: str) -> Iterator[None]:
+def _noted(calls: _Model, method: str) -> Iterator[None]:
     """Note that a method runs; undo what the outermost call has changed."""
-    calls = _calls.setdefault(model, _Calls())
     if calls.depth == 0:
         _undo(calls.unseen_alone)
     if calls.depth == 0 and method in _TRAINING:

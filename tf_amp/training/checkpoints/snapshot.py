@@ -27,7 +27,7 @@ def take(weights: Handles, session: Any = None) -> Record:
     """
     states = _states_in_use()
     # Weights that were never trained, such as an average of others, go with all.
-    own = [state for state in states if _has_trained(state, weights)]
+    own = [state for state in states if state.has_trained(weights)]
     scales = (
         saved_scale(state.loss_scale, state.evaluate(session))
         for state in own or states
@@ -65,7 +65,7 @@ def put_back(
     if not record.loss_scales:
         return []
     now = weights() or {}
-    concerned = [s for s in states_here() if not s.weights or _has_trained(s, now)]
+    concerned = [s for s in states_here() if not s.weights or s.has_trained(now)]
     operations: list[Any] = []
     for state, values in resumption.shared_out(restored, concerned, latest_state()):
         if state.in_graph and session is None:
@@ -73,10 +73,6 @@ def put_back(
         else:
             state.replace(values, session)
     return operations
-
-
-def _has_trained(state: ScaleState, weights: Handles) -> bool:
-    return any(handle in state.weights for handle in weights)
 
 
 def _states_in_use() -> list[ScaleState]:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import functions, tracing
-from tf_amp.tracing.lifted_variables import made_outside
+from tf_amp.training.loss_scale.placing import made_outside
 
 # Holds the variable as soon as something has been traced that reads it.
 _variable: list[Any] = []

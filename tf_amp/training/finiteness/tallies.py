@@ -26,10 +26,10 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp.message_codes import Code
-from tf_amp.tracing.lifted_variables import made_outside
 from tf_amp.training.finiteness.of_gradients import summed_over_replicas
 from tf_amp.training.finiteness.scale_at_run_time import is_eager_outside
 from tf_amp.training.finiteness.scale_update import ScaleUpdate
+from tf_amp.training.loss_scale.placing import made_outside
 from tf_amp.training.loss_scale.scale_state import ScaleState
 
 

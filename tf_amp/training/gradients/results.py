@@ -29,9 +29,10 @@ def handed_on(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
       gradients: floating or complex.
     """
     if tf.executing_eagerly():
+        finite = bool(vote.finite)
         # The slope of what is not selected is 0 * NaN.
         results = [
-            tf.identity(g) if vote.finite else tf.where(False, g * math.nan, g)
+            tf.identity(g) if finite else tf.where(False, g * math.nan, g)
             for g in gradients
         ]
         cast_vote(results, vote)

@@ -6,11 +6,15 @@ for the others nor makes them wait. So nothing of it may lie with parameter serv
 
 from __future__ import annotations
 
+import concurrent.futures
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import unconverted
 from tf_amp.config import jobs
+from tf_amp.tracing.bypass import taking_all
 
 
 def is_parameter_server(strategy: Any) -> bool:
@@ -48,6 +52,22 @@ def collection_here() -> str:
     keys = tf.compat.v1.GraphKeys
     name = keys.GLOBAL_VARIABLES if place_here() is None else keys.LOCAL_VARIABLES
     return str(name)
+
+
+@unconverted
+def made_outside(make: Callable[[], Any]) -> Any:
+    """Return what a function makes outside of all functions, replicas and scopes.
+
+    A function that is traced a second time may make no variables, nor may what it calls
+    in its thread; nor may the thread of a replica make those of all replicas.
+    """
+
+    def make_eagerly() -> Any:
+        with tf.init_scope(), taking_all():
+            return make()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(make_eagerly).result()
 
 
 def _device_here() -> Any:

@@ -121,6 +121,10 @@ class ScaleState:
         self.weights.update(weights)
         self._shapes.update(map(shape_of, weights.values()))
 
+    def has_trained(self, weights: Handles) -> bool:
+        """Return whether it has scaled gradients of some of these weights."""
+        return not weights.keys().isdisjoint(self.weights)
+
     @property
     def is_abandoned(self) -> bool:
         """Whether it has scaled gradients of weights that are no more."""

@@ -21,9 +21,8 @@ from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp._tensorflow_private.training import can_merge
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.tracing.lifted_variables import made_outside
 from tf_amp.training.loss_scale import resumption
-from tf_amp.training.loss_scale.placing import place_here
+from tf_amp.training.loss_scale.placing import made_outside, place_here
 from tf_amp.training.loss_scale.scale_state import ScaleState
 from tf_amp.training.loss_scale.weights import Handles, handles_of
 

@@ -16,11 +16,14 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import assigning as private
 from tf_amp._tensorflow_private import install as install_hook
+from tf_amp._tensorflow_private import wrapping
 from tf_amp.tracing import bypass
 from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
 from tf_amp.training.optimizers.finite_steps import finite_value
 
 Neutral = Callable[[Any, Mapping[str, Any], Any], Any]
+
+_signature_of = functools.cache(inspect.signature)
 
 
 def install() -> None:
@@ -33,39 +36,38 @@ def install() -> None:
         (private.CHANGES, lambda target, arguments, values: tf.zeros_like(values)),
         (private.FACTORS, lambda target, arguments, values: tf.ones_like(values)),
     ):
+        assign = functools.partial(_assign_unless_overflowed, neutral)
         for hook in hooks:
-            install_hook(hook, functools.partial(_skipping, neutral=neutral))
+            install_hook(hook, wrapping(assign))
 
 
-def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any]:
-    """Return an operation's function that changes nothing after an overflow.
+def _assign_unless_overflowed(
+    neutral: Neutral, assign: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Do what an operation's function does, and change nothing after an overflow.
 
     Args:
-      assign: takes a variable's handle or reference, which values of it to write where
-        it does not write all, and the values.
       neutral: returns the values that would change nothing; takes the variable, all
         arguments by name, and the values.
+      assign: takes a variable's handle or reference, which values of it to write where
+        it does not write all, and the values.
+      *args: of that function.
+      **kwargs: of that function.
     """
-    signature = inspect.signature(assign)
-    name = "updates" if "updates" in signature.parameters else "value"
-
-    @functools.wraps(assign)
-    def assign_unless_overflowed(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        target = next(iter(given.arguments.values()))
-        values = given.arguments[name]
-        skips = is_scalable(values) and not bypass.takes_all()
-        finite = finite_value(target, values) if skips else None
-        if finite is None:
-            return assign(*args, **kwargs)
-        # No branch can read a reference.
-        read = target if target.dtype == tf.resource else tf.identity(target)
-        instead = functools.partial(neutral, read, dict(given.arguments), values)
-        given.arguments[name] = _chosen(finite, values, instead)
-        return assign(*given.args, **given.kwargs)
-
-    return assign_unless_overflowed
+    given = _signature_of(assign).bind(*args, **kwargs)
+    given.apply_defaults()
+    name = "updates" if "updates" in given.arguments else "value"
+    target = next(iter(given.arguments.values()))
+    values = given.arguments[name]
+    skips = is_scalable(values) and not bypass.takes_all()
+    finite = finite_value(target, values) if skips else None
+    if finite is None:
+        return assign(*args, **kwargs)
+    # No branch can read a reference.
+    read = target if target.dtype == tf.resource else tf.identity(target)
+    instead = functools.partial(neutral, read, dict(given.arguments), values)
+    given.arguments[name] = _chosen(finite, values, instead)
+    return assign(*given.args, **given.kwargs)
 
 
 def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:

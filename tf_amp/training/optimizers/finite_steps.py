@@ -123,15 +123,15 @@ def _can_be_read(state: Any) -> bool:
 def _is_concerned(state: Any, weights: Handles) -> bool:
     """Say whether replicas of a state may meet here: not for another training's step.
 
-    Where no strategy is in force, the state may be of one whose training rests. Whose
-    gradients were never applied, of other weights, is none of this step.
+    Where no strategy is in force, the state may be of one whose training rests. One
+    that has scaled gradients of other weights has nothing to do with this step.
     """
     if state is latest_state():
         return True
     is_of_strategy = state.strategy is tf.distribute.get_strategy()
     is_in_reach = is_of_strategy or tf.distribute.has_strategy()
-    is_foreign = bool(weights) and weights.keys().isdisjoint(state.weights)
-    return is_in_reach and not is_foreign
+    is_known = bool(weights and state.weights)
+    return is_in_reach and (not is_known or state.has_trained(weights))
 
 
 def _finite_elsewhere(
