@@ -151,7 +151,7 @@ def test_an_op_is_measured_for_the_device_that_it_is_placed_on(heard, state, tmp
     assert len(gpu.prices) == 0 and len(cpu.prices) == 2
     assert len(costs_of(tmp_path).prices) == 2
     heard.clear()
-    absent = dataclasses.replace(placed, device="/device:TPU:0")
+    absent = placed._replace(device="/device:TPU:0")
     assert not one.measure([placed, absent], "bfloat16")
     assert heard == []
 
