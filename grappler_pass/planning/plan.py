@@ -21,7 +21,6 @@ from grappler_pass.eligibility.reasons import Reason as Reason
 from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.layers import LayerTimes, times_by_layer
-from grappler_pass.planning.pages import page, plan_sections
 from grappler_pass.planning.plan_table import (
     folded_table,
     fusions_table,
@@ -266,6 +265,8 @@ class Plan(NotebookDisplay):
         Raises:
           MissingExtraError: Jinja2 or plotly is not installed.
         """
+        from grappler_pass.planning.pages import page, plan_sections
+
         return page.page_from_sections(
             f"Plan of {self.graph or 'a graph'}", plan_sections.sections_of(self)
         )
