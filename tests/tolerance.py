@@ -158,17 +158,6 @@ def control_results(
     return [run(with_state(graph, program, original), program) for graph in graphs]
 
 
-def results_by_hand(
-    program: Program, original: GraphDef, low_dtype: str
-) -> list[list[np.ndarray]]:
-    """Run the float32 graph with the operands of products rounded, in a few ways."""
-    graphs = (
-        with_operands_rounded(program.graph_def, low_dtype, factor=factor)
-        for factor in CONTROL_FACTORS
-    )
-    return [run(with_state(graph, program, original), program) for graph in graphs]
-
-
 def depth_of(graph_def: GraphDef) -> int:
     """Return the number of roundings counted for the floor: products and loops."""
     products = sum(node.op.startswith(_PRODUCTS) for node in graph_def.node)
@@ -206,30 +195,6 @@ def rounded(
             name, _, port = text.partition(":")
             if not text.startswith("^") and (name, int(port or 0)) in renamed:
                 node.input[k] = renamed[name, int(port or 0)]
-    return result
-
-
-def with_operands_rounded(
-    graph_def: GraphDef, low_dtype: str, *, factor: float = 1.0
-) -> GraphDef:
-    """Return the graph with the operands of its products rounded, and nothing else.
-
-    That is what casts by hand do; variables and feeds are rounded there, too.
-    """
-    library = {f.signature.name: f.signature for f in graph_def.library.function}
-    dtypes = {node.name: output_dtypes(node, library) for node in graph_def.node}
-    result = GraphDef()
-    result.CopyFrom(graph_def)
-    renamed: dict[tuple[str, int], str] = {}
-    for node in result.node[: len(graph_def.node)]:
-        if not node.op.startswith(_PRODUCTS):
-            continue
-        for k, port in enumerate(split_inputs(node)[0]):
-            if (dtypes[port[0]] or [])[port[1] : port[1] + 1] != [FLOAT32]:
-                continue
-            if port not in renamed:
-                renamed[port] = _append_rounding(result, *port, low_dtype, factor)
-            node.input[k] = renamed[port]
     return result
 
 
