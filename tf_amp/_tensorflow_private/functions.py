@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from grappler_pass.graph.walks import function_attrs, reached
@@ -120,16 +120,18 @@ class FunctionAccess:
         """Return the FunctionDefs of all functions that it may call, by name."""
         return {name: f.definition for name, f in self._callees.items()}
 
-    def replace(self, definition: Any, callees: Iterable[tuple[str, Any]]) -> None:
-        """Let it be another function of its name and signature from now on.
+    def add(self, definition: Any, like: str = "") -> None:
+        """Make a function that is not known yet, which lives as long as this one does.
 
-        Callees are FunctionDefs that are not known yet, each with the name of the
-        function whose signature it has; they live as long as this one does.
+        Its signature is that of the named function that this one calls, or this one's.
         """
         maker = importlib.import_module(MAKE_FUNCTION.module)
-        for like, callee in callees:
-            made = maker.from_function_def(callee, self._callees[like].function_type)
-            self._function._children.append(made)
+        known = self._callees.get(like, self._function)
+        made = maker.from_function_def(definition, known.function_type)
+        self._function._children.append(made)
+
+    def replace(self, definition: Any) -> None:
+        """Let it be another function of its name and signature from now on."""
         self._context.remove_function(self.name)
         self._context.add_function_def(definition)
         self._function._cached_definition = None

@@ -17,6 +17,7 @@ from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
 from tf_amp.rewriting.compiled import functions as compiled
+from tf_amp.rewriting.compiled import instances
 from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config, in_force, settings_here, stamp_graph
@@ -101,6 +102,11 @@ def _build_host() -> None:
     host.build(
         dropped=overflow_origin.float32_nodes,
         steps=(
+            host.Step(
+                "compiled",
+                "calls compiled functions as prices prefer them",
+                instances.called_in_turn,
+            ),
             host.Step(
                 "lighten",
                 "keeps a Switch in front of each variable",

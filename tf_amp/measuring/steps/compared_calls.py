@@ -15,12 +15,13 @@ go by their prices.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.costs.database.records import Verdict
@@ -61,6 +62,8 @@ class _Known:
     counts: weakref.WeakValueDictionary[Hashable, CallCount] = dataclasses.field(
         default_factory=weakref.WeakValueDictionary
     )
+    # By label, names of functions that are instances of one that XLA compiles.
+    compiled: dict[bytes, Mapping[str, bytes]] = dataclasses.field(default_factory=dict)
 
 
 class _Callee(NamedTuple):
@@ -72,6 +75,7 @@ class _Callee(NamedTuple):
     key: Hashable
     known: _Known
     is_run: bool = False
+    is_made: bool = False
 
     @property
     def name(self) -> str:
@@ -119,9 +123,10 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
         callee = _Callee(name, _of_functions)
 
         def call(label: str) -> Any:
+            instance = _instance_of(name, label)
             with calls.in_instance(context, label):
                 return _called(
-                    callee, label, call_function, context, name, *args, **kwargs
+                    callee, label, call_function, context, instance, *args, **kwargs
                 )
 
         return _in_turn(callee, call)
@@ -162,7 +167,7 @@ def comparing_runs(
 
 def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
     """Make a call, given its label, in the instance whose turn it is."""
-    key, known, _ = callee
+    key, known = callee.key, callee.known
     counted = known.counts.get(key)
     if counted is not None:
         counted.count += 1
@@ -198,6 +203,11 @@ def _called(
         return call(*args, **kwargs)
     finally:
         _thread.callee, _thread.label = outer
+
+
+def _instance_of(name: bytes, label: str) -> bytes:
+    """Return the function of a label; another one than the named if XLA compiles it."""
+    return _of_functions.compiled.get(name, {}).get(label, name)
 
 
 def _shares_kernels(trial: Trial) -> bool:
@@ -241,6 +251,62 @@ def name_of_call() -> str:
     return "" if callee is None else _OF_TENSORFLOW.sub("", callee.name)
 
 
+@contextlib.contextmanager
+def made(name: bytes, label: str) -> Iterator[None]:
+    """Let graphs on this thread belong to an instance of a function that is made.
+
+    XLA compiles it: Grappler gets no graph of it when it is called.
+    """
+    outer = _thread.callee, _thread.label
+    _thread.callee, _thread.label = _Callee(name, _of_functions, is_made=True), label
+    try:
+        yield
+    finally:
+        _thread.callee, _thread.label = outer
+
+
+def label_compared(name: bytes) -> str | None:
+    """Return that of the plan of a function that is in doubt; None: it is in none."""
+    comparison = _of_functions.comparisons.get(name)
+    return None if comparison is None else comparison.mixed
+
+
+def keep_compiled(owner: Any, name: bytes, instances: Mapping[str, bytes]) -> None:
+    """Call functions in the place of a named one, by label, as long as an owner is."""
+    if not instances:
+        return
+    _of_functions.compiled[name] = instances
+    kept = _of_functions.compiled, _of_functions.comparisons
+    for each in kept:
+        weakref.finalize(owner, each.pop, name, None).atexit = False
+
+
+def compiled_in_doubt() -> tuple[bytes, ...]:
+    """Name the compiled functions that have two instances."""
+    return tuple(_of_functions.compiled)
+
+
+def called_instance(name: bytes, has_instances: bool) -> bytes:
+    """Return what a graph that arrives on this thread calls for a compiled function.
+
+    While that one is in doubt, the steps of what the graph belongs to are compared, and
+    decide for it; the graph must have instances itself.
+    """
+    comparison, callee = _of_functions.comparisons.get(name), _thread.callee
+    if comparison is None:
+        return name
+    if comparison.is_faster is not None:
+        return _instance_of(name, comparison.winner)
+    has_instances = has_instances and calls.has_instances(eager_context())
+    if callee is None or callee.is_run or not has_instances:
+        return name
+    if _thread.label == comparison.mixed:
+        _begun(callee).when_decided(comparison.decide)
+    elif _thread.label == MIXED:
+        _begin_in_float32(callee)
+    return _instance_of(name, _thread.label)
+
+
 def accept() -> None:
     """Take another plan as it is, since its graph is known to be faster."""
     comparison = _current()
@@ -281,8 +347,10 @@ def begin_in_float32(trial: Trial) -> bool:
     as that of another instance, when the comparison begins.
     """
     callee = _with_instances(trial)
-    if callee is None:
-        return False
+    return callee is not None and _begin_in_float32(callee)
+
+
+def _begin_in_float32(callee: _Callee) -> bool:
     with _lock:
         if callee.comparison is not None:
             return False
@@ -322,7 +390,7 @@ def check(
     is, the first one having lost.
     """
     callee = _with_instances(trial)
-    if callee is None or is_another_plan():
+    if callee is None or is_another_plan() or callee.is_made:
         return
 
     def contradicted() -> None:

@@ -152,7 +152,18 @@ class StepComparison:
             with self._timing.taken_if_free() as is_free:
                 if is_free:
                     return self._timed(call)
-        return call(FLOAT32 if self.is_faster is False else self.mixed)
+        return call(self.winner)
+
+    @property
+    def winner(self) -> str:
+        """The label of what runs from now on; undecided, of the plan."""
+        return FLOAT32 if self.is_faster is False else self.mixed
+
+    def decide(self, is_faster: bool, steps: Steps) -> bool:
+        """End with what the steps of a caller have shown; there is no other plan."""
+        if self.is_faster is None:
+            self._decide(is_faster, steps)
+        return False
 
     def _timed(self, call: Callable[[str], Any]) -> Any:
         label = self._next

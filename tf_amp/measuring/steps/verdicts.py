@@ -46,7 +46,7 @@ def outcome_of(
         remembered = _remembered(fingerprint, costs)
         costs.verdicts[fingerprint] = remembered.faster if remembered else None
         # Workers in step go by what the chief finds, at the calls of a comparison.
-        if remembered and not peers() and _state_keeper(trial.before) is None:
+        if remembered and not peers() and state_keeper(trial.before) is None:
             forget = functools.partial(_forget, trial, fingerprint, costs)
             compared_calls.check(trial, remembered, keep, forget)
     known = costs.verdicts[fingerprint]
@@ -56,7 +56,7 @@ def outcome_of(
         return Outcome.FASTER if known else Outcome.SLOWER
     if trial.is_certain and not compared_calls.is_another_plan():
         return Outcome.UNKNOWN
-    keeper = _state_keeper(trial.before)
+    keeper = state_keeper(trial.before)
     if keeper is not None:
         logging.info(
             "%s is not compared: %s (%s) keeps state in its kernel; predictions decide",
@@ -70,7 +70,7 @@ def outcome_of(
     return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
 
 
-def _state_keeper(graph_def: GraphDef) -> NodeDef | None:
+def state_keeper(graph_def: GraphDef) -> NodeDef | None:
     """Return a node of a graph, or of its functions, that cannot have two kernels."""
     graph_def = with_bodies(graph_def)
     bodies = (function.node_def for function in graph_def.library.function)

@@ -4,13 +4,17 @@ That is before its first run, and before any graph that calls it takes a copy. T
 of forward and backward functions that a tape around such a function makes are functions
 of the same kind. A function that another one calls within XLA is copied, since it may
 run outside of XLA too, where Grappler sees to it.
+
+Where a plan is in doubt, steps are compared as those of other functions are. Grappler
+makes no second instance of such a function, so that there is a second function, which
+is called in its place: by Python, or by a graph that calls it (`instances`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.annotations import STAMP
 from tf_amp._tensorflow_private import functions as private
@@ -19,10 +23,11 @@ from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import arriving_graphs, failures, host
 from tf_amp.rewriting.compiled import traced_bodies
-from tf_amp.rewriting.compiled.pricing import settings_under_xla
+from tf_amp.rewriting.compiled.pricing import settings_with_steps
 from tf_amp.tracing import bypass, stamps
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.functions.bodies import Body
@@ -70,30 +75,104 @@ def _config_of(graph: Any) -> AmpConfig:
 
 
 def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
-    from grappler_pass.functions.body_rewriting import with_bodies
-    from grappler_pass.functions.conversion import (
-        function_from_graph,
-        graph_from_function,
-        library_of,
-    )
+    """Rewrite a function; one in doubt gets an instance of another name beside it.
+
+    By its own name it is what prices prefer, by the other what it is compared with.
+    """
+    from grappler_pass.functions.conversion import graph_from_function
+    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.measuring.steps.step_comparison import FLOAT32, MIXED
 
     definition, library = access.definition(), access.library()
     known = tuple(map(_known, graph.inputs))
     graph_def, item = graph_from_function(definition, library, known)
     names = [arg.name for arg in definition.signature.input_arg]
     shapes = functools.partial(_shapes, graph, dict(zip(names, known, strict=True)))
-    changed = rewritten_bodies(graph_def, item, shapes)
-    if not changed:
+    name, key = access.name, access.name.encode()
+
+    def made_as(label: str, name: str) -> _Made | None:
+        with compared_calls.made(key, label):
+            changed = rewritten_bodies(graph_def, item, shapes)
+        return _with_bodies(definition, graph_def, changed, name) if changed else None
+
+    rewritten = made_as(MIXED, name)
+    others: dict[str, _Made | None] = {}
+    compared = compared_calls.label_compared(key)
+    if compared is not None and rewritten is not None:
+        others[FLOAT32] = _Made(_named(definition, f"{name}__float32"))
+    if compared not in (None, MIXED):
+        others[compared] = made_as(compared, f"{name}__in_16_bits")
+    instances = {label: other for label, other in others.items() if other is not None}
+    if rewritten is None and not instances:
         return
-    suffix = f"__in_{access.name}"
-    rewritten = with_bodies(graph_def, changed, lambda name: name + suffix)
-    made = library_of(rewritten)
-    copies = tuple(name for name in made if name.endswith(suffix))
-    traced_bodies.keep(graph, definition, copies)
-    access.replace(
-        function_from_graph(rewritten, definition),
-        ((name.removesuffix(suffix), made[name]) for name in copies),
+    own, copies = rewritten or _Made(definition)
+    added = [*copies, *(each for made in instances.values() for each in made.functions)]
+    traced_bodies.keep(graph, definition, tuple(f.signature.name for _, f in added))
+    access.replace(_reaching(own, (made.name for made in instances.values())))
+    for like, function in added:
+        access.add(function, like)
+    names_by_label = {label: m.name.encode() for label, m in instances.items()}
+    compared_calls.keep_compiled(graph, key, names_by_label)
+
+
+class _Made(NamedTuple):
+    """A function that is made, and the copies of others that it alone calls.
+
+    Each with the name of the function that it is a copy of.
+    """
+
+    definition: FunctionDef
+    copies: tuple[tuple[str, FunctionDef], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the function itself."""
+        return str(self.definition.signature.name)
+
+    @property
+    def functions(self) -> tuple[tuple[str, FunctionDef], ...]:
+        """All of them."""
+        return (("", self.definition), *self.copies)
+
+
+def _with_bodies(
+    definition: FunctionDef,
+    graph_def: GraphDef,
+    changed: dict[str, GraphDef],
+    name: str,
+) -> _Made:
+    """Return a function of another name with changed bodies."""
+    from grappler_pass.functions.body_rewriting import with_bodies
+    from grappler_pass.functions.conversion import function_from_graph, library_of
+
+    suffix = f"__in_{name}"
+    rewritten = with_bodies(graph_def, changed, lambda called: called + suffix)
+    copies = tuple(
+        (each.removesuffix(suffix), function)
+        for each, function in library_of(rewritten).items()
+        if each.endswith(suffix)
     )
+    return _Made(_named(function_from_graph(rewritten, definition), name), copies)
+
+
+def _named(definition: FunctionDef, name: str) -> FunctionDef:
+    named = type(definition)()
+    named.CopyFrom(definition)
+    named.signature.name = name
+    return named
+
+
+def _reaching(definition: FunctionDef, others: Iterable[str]) -> FunctionDef:
+    """Return a function with which others come into each graph that calls it.
+
+    TensorFlow gives a graph the functions whose names it reaches, and Grappler cannot
+    add to them.
+    """
+    reaching = _named(definition, definition.signature.name)
+    for number, other in enumerate(others):
+        node = reaching.node_def.add(op="NoOp", name=f"tf_amp_instance_{number}")
+        node.attr["_tf_amp_instance"].func.name = other
+    return reaching
 
 
 def rewritten_bodies(
@@ -118,7 +197,7 @@ def _rewritten(body: Body) -> GraphDef | None:
         body.graph_def,
         lambda: body.item,
         body.shapes,
-        adapted=settings_under_xla,
+        adapted=settings_with_steps,
     )
     return arriving_graphs.rewritten_by_stamps(given)
 

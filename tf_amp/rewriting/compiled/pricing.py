@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from tf_amp.config.peers import peers
 from tf_amp.measuring import progress
 
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceProfile
     from grappler_pass.pipeline import Settings
+    from grappler_pass.planning.draft import Outcome, Stake, Trial, Tuner
 
 
 def settings_under_xla(chosen: Settings) -> Settings:
@@ -27,6 +30,32 @@ def settings_under_xla(chosen: Settings) -> Settings:
         for kind, model in chosen.models.items()
     }
     return dataclasses.replace(chosen, models=models, tuner=None, tie=0.0, fuses=True)
+
+
+def settings_with_steps(chosen: Settings) -> Settings:
+    """Return settings under XLA that let steps decide where prices are in doubt."""
+    tuner = None if chosen.tuner is None else StepsAlone(chosen.tuner)
+    return dataclasses.replace(settings_under_xla(chosen), tuner=tuner)
+
+
+class StepsAlone(NamedTuple):
+    """A tuner that measures no prices, as XLA's cannot be.
+
+    Attributes:
+      tuner: whose verdicts are asked for.
+    """
+
+    tuner: Tuner
+
+    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
+        """Measure nothing: no price changes."""
+        return False
+
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Tell which of two graphs is faster; of workers each goes by its prices."""
+        from grappler_pass.planning.draft import Outcome
+
+        return Outcome.UNKNOWN if peers() else self.tuner.outcome(trial, decided)
 
 
 def _profile_under_xla(profile: DeviceProfile) -> DeviceProfile:

@@ -1,0 +1,198 @@
+"""Steps of functions that XLA compiles tell whether 16 bits are faster."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.forking import run_forked
+
+# Predictions promise a gain that is in doubt. `slow` is the instance that is to lose:
+# calls of it, or of a graph that calls it, wait.
+PRELUDE = """
+import time
+import numpy as np
+import tensorflow as tf
+import tf_amp
+from grappler_pass.pricing.compiled import FusingPricer
+from tf_amp.measuring.steps import compared_calls
+
+price, error = FusingPricer.price, 0.5
+
+def believed(self, node, dtype, probe):
+    float32 = price(self, node, "float32", probe)
+    share = 1.0 if dtype == "float32" else 0.4
+    return float32._replace(seconds=share * float32.seconds, error=error)
+
+FusingPricer.price = believed
+called, labels, slow, waits = compared_calls._called, [], "mixed", 0.02
+
+def waiting(callee, label, *args):
+    labels.append(label)
+    is_float32 = label == "float32" or not label and error > 1.0
+    if is_float32 == (slow == "float32"):
+        time.sleep(waits)
+    return called(callee, label, *args)
+
+compared_calls._called = waiting
+A = np.full([384, 384], 1 / 256, np.float32)
+X = tf.constant(np.random.default_rng(0).normal(size=(384, 384)), tf.float32)
+
+@tf.function(jit_compile=True)
+def product(x):
+    return (((x @ A) @ A) @ A) @ A
+
+@tf.function
+def calling(x):
+    return 2.0 * product(x)
+
+EXACT = {product: (((X @ A) @ A) @ A) @ A, calling: 2.0 * ((((X @ A) @ A) @ A) @ A)}
+
+def is_exact(function, like=None):
+    exact = EXACT[like or function]
+    return bool(np.all(np.abs(function(X) - exact) <= 1e-5 * np.abs(exact).max()))
+"""
+
+
+def run(code: str, cache: pathlib.Path, **env: str) -> list[str]:
+    """Return what a program prints."""
+    given = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1"}
+    done = run_forked(PRELUDE + code, env={"TF_AMP_TUNE": "budget", **given, **env})
+    assert "Traceback" not in done.err, done.err
+    return done.lines()
+
+
+@pytest.mark.parametrize("error", [0.5, 3.0], ids=["begins_in_16_bits", "in_float32"])
+@pytest.mark.parametrize("slow", ["mixed", "float32"])
+@pytest.mark.parametrize("function", ["product", "calling"])
+def test_the_slow_instance_is_not_called_again_nor_in_the_next_process(
+    function: str, slow: str, error: float, tmp_path: pathlib.Path
+) -> None:
+    code = f"""
+slow, error = {slow!r}, {error}
+tf_amp.enable(dtype="bfloat16")
+began_exact = is_exact({function})
+for _ in range(100):
+    {function}(X)
+print(began_exact, len(set(labels)) > 1)
+print(len(set(labels[-20:])), is_exact({function}), len(tf_amp.plans()))
+"""
+    first, second = (run(code, tmp_path)[-2:] for _ in range(2))
+    is_float32 = slow == "mixed"
+    settled = f"1 {is_float32} {int(slow == 'float32')}"
+    assert first == [f"{error > 1.0} True", settled]
+    # What is known from the start has one instance.
+    assert second == [f"{is_float32} False", settled]
+
+
+@pytest.mark.parametrize("setting", ["tuning off", "determinism"])
+def test_nothing_is_compared_where_plans_may_not_change(
+    setting: str, tmp_path: pathlib.Path
+) -> None:
+    before = "tf.config.experimental.enable_op_determinism()\n"
+    code = f"""
+{before if setting == "determinism" else ""}
+tf_amp.enable(dtype="bfloat16")
+for _ in range(30):
+    product(X)
+print(set(labels), len(tf_amp.plans()))
+"""
+    tune = {"TF_AMP_TUNE": "off"} if setting == "tuning off" else {}
+    assert run(code, tmp_path, **tune)[-1] == "{''} 1"
+
+
+def test_prices_decide_where_the_caller_keeps_state(tmp_path: pathlib.Path) -> None:
+    lines = run(
+        """
+tf.random.set_seed(1)
+
+@tf.function
+def calling(x):
+    return product(x + tf.random.normal([], seed=2))
+
+tf_amp.enable(dtype="bfloat16")
+for _ in range(30):
+    calling(X)
+print(set(labels), len(tf_amp.plans()))
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "{''} 1"
+
+
+def test_forward_and_backward_functions_are_compared(tmp_path: pathlib.Path) -> None:
+    lines = run(
+        """
+weight = tf.Variable(A)
+
+@tf.function(jit_compile=True)
+def product(x):
+    return (((x @ weight) @ A) @ A) @ A
+
+def gradient():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(product(X) ** 2)
+    return tape.gradient(loss, weight).numpy()
+
+expected = gradient()
+tf_amp.enable(dtype="bfloat16")
+product = product._clone(None)
+found = [gradient() for _ in range(100)]
+distances = [np.abs(each - expected).max() / np.abs(expected).max() for each in found]
+print(max(distances) < 0.03, 1e-4 < distances[0], distances[-1] < 1e-5)
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "True True True"
+
+
+def test_a_compiled_fit_is_compared_and_learns_the_same(tmp_path: pathlib.Path) -> None:
+    lines = run(
+        """
+import keras
+
+waits = 0.0
+data = np.random.default_rng(0).normal(size=(1920, 384)).astype(np.float32)
+
+def fitted():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(384) for _ in range(3)])
+    model.compile("sgd", "mse", jit_compile=True)
+    found = model.fit(data, data, batch_size=64, epochs=3, verbose=0, shuffle=False)
+    assert model.optimizer.iterations.numpy() == 90
+    return np.array(found.history["loss"])
+
+plain = fitted()
+tf_amp.enable(dtype="bfloat16")
+labels.clear()
+found = fitted()
+print("float32" in labels, np.abs(found - plain).max() < 0.01 * plain.max())
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "True True"
+
+
+def test_a_model_exported_meanwhile_is_as_it_was_traced(tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path / "model")
+    lines = run(
+        f"""
+tf_amp.enable(dtype="bfloat16")
+module = tf.Module()
+module.call = tf.function(
+    lambda x: 2.0 * product(x), input_signature=[tf.TensorSpec((384, 384))]
+)
+for _ in range(8):
+    module.call(X)
+print(sorted(set(labels)))
+tf.saved_model.save(module, {folder!r})
+tf_amp.disable()
+restored = tf.saved_model.load({folder!r})
+print(is_exact(restored.call, calling))
+stored = open({folder!r} + "/saved_model.pb", "rb").read()
+print([name for name in (b"tf_amp", b"bfloat16", b"__float32") if name in stored])
+""",
+        tmp_path,
+    )
+    assert lines[-3:] == ["['', 'float32']", "True", "[]"]
