@@ -22,6 +22,8 @@ _WITHOUT = "predictions alone decide whether 16 bits are used"
 CALL_IN_EAGER_MODE = Hook(f"{_CONTEXT}:Context.call_function", _WITHOUT)
 _SESSION = "tensorflow.python.client.session"
 RUN_IN_SESSION = Hook(f"{_SESSION}:BaseSession._do_run", _WITHOUT)
+# Made once: each call of a function is within one.
+_UNLABELLED = contextlib.nullcontext()
 
 
 def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
@@ -29,7 +31,7 @@ def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
 
     The eager context has those without a label that are called without this.
     """
-    return _in_labelled(context, label) if label else contextlib.nullcontext()
+    return _in_labelled(context, label) if label else _UNLABELLED
 
 
 @contextlib.contextmanager

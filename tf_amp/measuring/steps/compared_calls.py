@@ -22,7 +22,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.database.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
@@ -44,53 +44,46 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Trial
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, slots=True)
 class CallCount:
-    """How often something has been called since it was to be counted."""
+    """How often something has been called."""
 
     count: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Known:
-    """What is going on with functions, or with the graph of one Session, by key."""
+@dataclasses.dataclass(eq=False, slots=True)
+class _Callee(CallCount):
+    """What is called, in one instance or another, and what is going on with it.
 
-    comparisons: dict[Hashable, StepComparison] = dataclasses.field(
-        default_factory=dict
-    )
-    checks: dict[Hashable, VerdictCheck] = dataclasses.field(default_factory=dict)
-    counts: weakref.WeakValueDictionary[Hashable, CallCount] = dataclasses.field(
-        default_factory=weakref.WeakValueDictionary
-    )
-    # By label, names of functions that are instances of one that XLA compiles.
-    compiled: dict[bytes, Mapping[str, bytes]] = dataclasses.field(default_factory=dict)
-
-
-class _Callee(NamedTuple):
-    """What is called, in one instance or another.
-
-    A function's key is its name, that of a run what is fed, fetched and run.
+    Attributes:
+      key: of a function its name, of a run what is fed, fetched and run.
+      is_run: whether it is a run.
+      is_compiled: whether it is a function that XLA compiles.
+      comparison: that it takes part in.
+      check: of a verdict that is remembered.
+      instances: by label, the names of a compiled function's instances.
     """
 
-    key: Hashable
-    known: _Known
+    key: Hashable = None
     is_run: bool = False
-    is_made: bool = False
+    is_compiled: bool = False
+    comparison: StepComparison | None = None
+    check: VerdictCheck | None = None
+    instances: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Of a function, for people."""
         return "" if self.is_run else self.key.decode()  # type: ignore[attr-defined]
 
-    @property
-    def comparison(self) -> StepComparison | None:
-        """That it takes part in."""
-        return self.known.comparisons.get(self.key)
-
     def compare(self, comparison: StepComparison) -> StepComparison:
         """Let it take part in a comparison, and return that."""
-        self.known.comparisons[self.key] = comparison
+        self.comparison = comparison
         return comparison
+
+    def instance(self, label: str) -> bytes:
+        """Return the name of the function that is called for a label."""
+        return self.instances.get(label, self.key)  # type: ignore[arg-type]
 
     def has_instances(self, trial: Trial) -> bool:
         """Return whether two graphs may be run in turn."""
@@ -111,8 +104,10 @@ _OF_TENSORFLOW = re.compile(r"^__(inference|forward)_|_\d+$")
 _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
-_of_functions = _Known()
-_of_sessions: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+_of_functions: dict[bytes, _Callee] = {}
+_of_sessions: weakref.WeakKeyDictionary[Any, dict[Hashable, _Callee]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,10 +115,10 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call_function)
     def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
-        callee = _Callee(name, _of_functions)
+        callee = _function(name)
 
         def call(label: str) -> Any:
-            instance = _instance_of(name, label)
+            instance = callee.instance(label)
             with calls.in_instance(context, label):
                 return _called(
                     callee, label, call_function, context, instance, *args, **kwargs
@@ -132,6 +127,10 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
         return _in_turn(callee, call)
 
     return call_in_turn
+
+
+def _function(name: bytes) -> _Callee:
+    return _of_functions.get(name) or _of_functions.setdefault(name, _Callee(key=name))
 
 
 def comparing_runs(
@@ -150,8 +149,9 @@ def comparing_runs(
             return run(session, handle, targets, fetches, feeds, *args)
         anew = times_changed(session.graph) * len(LABELS)
         names = (frozenset(t.ref() for t in fetches), frozenset(targets))
-        known = _of_sessions.setdefault(session, _Known())
-        callee = _Callee((frozenset(feeds), *names), known, is_run=True)
+        key = (frozenset(feeds), *names)
+        of_session = _of_sessions.setdefault(session, {})
+        callee = of_session.setdefault(key, _Callee(key=key, is_run=True))
 
         def call(label: str) -> Any:
             number = anew + LABELS.index(label)
@@ -167,15 +167,11 @@ def comparing_runs(
 
 def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
     """Make a call, given its label, in the instance whose turn it is."""
-    key, known = callee.key, callee.known
-    counted = known.counts.get(key)
-    if counted is not None:
-        counted.count += 1
-    comparison = callee.comparison
+    callee.count += 1
+    comparison, check = callee.comparison, callee.check
     if comparison is None:
-        check = known.checks.get(key)
         if check is not None and check.is_over:
-            known.checks.pop(key, None)
+            callee.check = check = None
         try:
             return call(MIXED) if check is None else check.run(call)
         except OWN_FAULTS:
@@ -185,7 +181,7 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
                 raise
             return comparison.failed(call)
     if comparison.is_faster and comparison.mixed == MIXED:
-        known.comparisons.pop(key, None)
+        callee.comparison = None
     outputs = comparison.run(call)
     if comparison.may_go_on and comparison.number < MOST_PLANS:
         comparison.may_go_on = False
@@ -203,11 +199,6 @@ def _called(
         return call(*args, **kwargs)
     finally:
         _thread.callee, _thread.label = outer
-
-
-def _instance_of(name: bytes, label: str) -> bytes:
-    """Return the function of a label; another one than the named if XLA compiles it."""
-    return _of_functions.compiled.get(name, {}).get(label, name)
 
 
 def _shares_kernels(trial: Trial) -> bool:
@@ -233,16 +224,13 @@ def _current() -> StepComparison | None:
 
 def is_any_open() -> bool:
     """Return whether calls of any function are still compared."""
-    comparisons = tuple(_of_functions.comparisons.values())
-    return any(comparison.is_faster is None for comparison in comparisons)
+    comparisons = (callee.comparison for callee in tuple(_of_functions.values()))
+    return any(each is not None and each.is_faster is None for each in comparisons)
 
 
 def count_calls() -> CallCount:
     """Count the calls of what the graph belongs to that arrives on this thread."""
-    callee = _thread.callee
-    if callee is None:
-        return CallCount()
-    return callee.known.counts.setdefault(callee.key, CallCount(1))
+    return _thread.callee or CallCount()
 
 
 def name_of_call() -> str:
@@ -258,7 +246,8 @@ def made(name: bytes, label: str) -> Iterator[None]:
     XLA compiles it: Grappler gets no graph of it when it is called.
     """
     outer = _thread.callee, _thread.label
-    _thread.callee, _thread.label = _Callee(name, _of_functions, is_made=True), label
+    _thread.callee, _thread.label = _function(name), label
+    _thread.callee.is_compiled = True
     try:
         yield
     finally:
@@ -267,23 +256,19 @@ def made(name: bytes, label: str) -> Iterator[None]:
 
 def label_compared(name: bytes) -> str | None:
     """Return that of the plan of a function that is in doubt; None: it is in none."""
-    comparison = _of_functions.comparisons.get(name)
+    comparison = _function(name).comparison
     return None if comparison is None else comparison.mixed
 
 
 def keep_compiled(owner: Any, name: bytes, instances: Mapping[str, bytes]) -> None:
     """Call functions in the place of a named one, by label, as long as an owner is."""
-    if not instances:
-        return
-    _of_functions.compiled[name] = instances
-    kept = _of_functions.compiled, _of_functions.comparisons
-    for each in kept:
-        weakref.finalize(owner, each.pop, name, None).atexit = False
+    _function(name).instances = instances
+    weakref.finalize(owner, _of_functions.pop, name, None).atexit = False
 
 
 def compiled_in_doubt() -> tuple[bytes, ...]:
     """Name the compiled functions that have two instances."""
-    return tuple(_of_functions.compiled)
+    return tuple(name for name, c in tuple(_of_functions.items()) if c.instances)
 
 
 def called_instance(name: bytes, has_instances: bool) -> bytes:
@@ -292,19 +277,20 @@ def called_instance(name: bytes, has_instances: bool) -> bytes:
     While that one is in doubt, the steps of what the graph belongs to are compared, and
     decide for it; the graph must have instances itself.
     """
-    comparison, callee = _of_functions.comparisons.get(name), _thread.callee
+    callee, caller = _function(name), _thread.callee
+    comparison = callee.comparison
     if comparison is None:
         return name
     if comparison.is_faster is not None:
-        return _instance_of(name, comparison.winner)
+        return callee.instance(comparison.winner)
     has_instances = has_instances and calls.has_instances(eager_context())
-    if callee is None or callee.is_run or not has_instances:
+    if caller is None or caller.is_run or not has_instances:
         return name
     if _thread.label == comparison.mixed:
-        _begun(callee).when_decided(comparison.decide)
+        _begun(caller).when_decided(comparison.decide)
     elif _thread.label == MIXED:
-        _begin_in_float32(callee)
-    return _instance_of(name, _thread.label)
+        _begin_in_float32(caller)
+    return callee.instance(_thread.label)
 
 
 def accept() -> None:
@@ -390,7 +376,7 @@ def check(
     is, the first one having lost.
     """
     callee = _with_instances(trial)
-    if callee is None or is_another_plan() or callee.is_made:
+    if callee is None or is_another_plan() or callee.is_compiled:
         return
 
     def contradicted() -> None:
@@ -400,7 +386,7 @@ def check(
             comparison.when_decided(each)
         callee.compare(comparison)
 
-    checked = callee.known.checks[callee.key] = VerdictCheck(verdict, contradicted)
+    checked = callee.check = VerdictCheck(verdict, contradicted)
     checked.decided.append(decided)
 
 
@@ -418,6 +404,5 @@ def when_decided(decided: Decided) -> None:
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)
     elif comparison is None and callee is not None:
-        check = callee.known.checks.get(callee.key)
-        if check is not None:
-            check.decided.append(decided)
+        if callee.check is not None:
+            callee.check.decided.append(decided)
