@@ -11,8 +11,9 @@ from collections.abc import Iterator
 def collection_paused() -> Iterator[None]:
     """Allocate without the collector walking all of TensorFlow's objects again.
 
-    The stages make many small objects and no cycles; collections in between are more
-    than half of the time.
+    Reading and rewriting a graph makes many small objects and no cycles; collections in
+    between are more than half of the time. A single one takes 0.2 s in a process that has
+    imported TensorFlow and Keras.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -19,6 +19,7 @@ from absl.logging.converter import STANDARD_INFO
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.fusions import KEPT_WEIGHTS
+from grappler_pass.garbage import collection_paused
 from tf_amp.config import jobs, scope_registry
 from tf_amp.rewriting import (
     agreement,
@@ -76,6 +77,11 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """Return a serialized GraphDef in mixed precision; None leaves it as it is."""
     if bypass.leaves_graphs_alone():
         return None
+    with collection_paused():
+        return _after_all_steps(data, item)
+
+
+def _after_all_steps(data: bytes, item: GrapplerItem) -> bytes | None:
     from tf_amp.measuring.steps import compared_calls
 
     item_of = functools.partial(_item_from_grappler, item)

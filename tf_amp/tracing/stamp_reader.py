@@ -161,8 +161,10 @@ def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
 
 
 def _stamps(graph_def: Any) -> dict[str, Stamp]:
+    # A graph has few different ones.
+    read = functools.cache(Stamp.from_bytes)
     return {
-        node.name: Stamp.from_bytes(node.attr[STAMP].s)
+        node.name: read(node.attr[STAMP].s)
         for node in graph_def.node
         if STAMP in node.attr
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import tensorflow as tf
 
@@ -49,6 +51,25 @@ def test_each_float32_graph_is_planned_once(
 
     assert planned == ["small"] * 3
     assert len(visits) == 6
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_garbage_is_looked_for_meanwhile(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collecting = []
+    original = arriving_graphs.rewritten_by_stamps
+
+    def noting(given: arriving_graphs.Given) -> object:
+        collecting.append(gc.isenabled())
+        return original(given)
+
+    monkeypatch.setattr(arriving_graphs, "rewritten_by_stamps", noting)
+    tf_amp.enable(dtype="bfloat16", tune="off")
+    tf.function(lambda x: x @ x, jit_compile=compiled)(tf.ones([3, 3]))
+    assert collecting
+    assert not any(collecting)
+    assert gc.isenabled()
 
 
 def _key(name: str, stamp: bytes, instance: bool = False) -> object:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.annotations import STAMP
+from grappler_pass.garbage import collection_paused
 from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config import scope_registry
@@ -61,7 +62,8 @@ def _rewrite(function: Any, graph: Any) -> None:
     if access is None:
         return
     try:
-        _rewrite_accessed(access, graph)
+        with collection_paused():
+            _rewrite_accessed(access, graph)
     except Exception as error:
         config = _config_of(graph)
         failures.report(error, access.name, config=config, before=graph.as_graph_def)
