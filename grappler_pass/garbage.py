@@ -12,7 +12,7 @@ def collection_paused() -> Iterator[None]:
     """Allocate without the collector walking all of TensorFlow's objects again.
 
     Reading and rewriting a graph makes many small objects and no cycles; collections in
-    between are more than half of the time. A single one takes 0.2 s in a process that has
+    between are more than half of the time. One takes 0.2 s in a process that has
     imported TensorFlow and Keras.
     """
     was_enabled = gc.isenabled()
