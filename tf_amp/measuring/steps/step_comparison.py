@@ -29,8 +29,9 @@ so that nobody waits for a call that waits for it. What no worker hears of the c
 ends the comparison with the plan that was begun with. There are no further plans, and
 errors are the program's.
 
-What raises an error that is of the instance's own making (no memory, no kernel) in one
-of its first calls loses, and the call is repeated in the other one.
+What raises an error that is of the instance's own making (no kernel) in one of its
+first calls loses, and the call is repeated in the other one; so does what finds no
+memory in any call that is compared.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ OWN_FAULTS = (
     tf.errors.UnimplementedError,
     tf.errors.InternalError,
 )
+
+# Two instances take more memory than one, whenever it is that there is none.
+_OWN_ALWAYS = tf.errors.ResourceExhaustedError
 
 Seconds = Mapping[str, float]
 
@@ -175,9 +179,9 @@ class StepComparison:
                 outputs, seconds = profiled(lambda: call(label))
                 self._profiles.append(seconds)
             wait_for_devices()
-        except OWN_FAULTS:
-            is_compared = label in (self.mixed, FLOAT32)
-            if self.is_shared or not is_compared or self._counts[label] >= _WARM_UPS:
+        except OWN_FAULTS as error:
+            is_own = self._counts[label] < _WARM_UPS or isinstance(error, _OWN_ALWAYS)
+            if self.is_shared or label not in (self.mixed, FLOAT32) or not is_own:
                 raise
             return self._without(label, call)
         self._counts[label] += 1
