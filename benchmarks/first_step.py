@@ -99,7 +99,7 @@ def caption(folder: Path = RAW) -> str:
     )
     return (
         f"by {empty:.0%} in the median of {len(keys)}\n  graphs, "
-        f"by {warm:.0%} with known prices"
+        f"by {warm:.0%} with known costs"
     )
 
 

@@ -1,7 +1,7 @@
 """What a forked child must not take over from its parent.
 
 A thread of the parent that held a lock when it forked is not there to release it.
-The only place that has the interpreter tell of forks.
+The only place that has the interpreter report forks.
 """
 
 from __future__ import annotations

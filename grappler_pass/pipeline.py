@@ -66,7 +66,7 @@ def _view(draft: Draft) -> Draft:
 
 
 def _shape(draft: Draft) -> Draft:
-    """Infer shapes where there is a product; nothing else can go low."""
+    """Infer shapes where there is a product; nothing else can be in 16 bits."""
     lists = draft.settings.lists
     has_product = any(lists.list_of(node.op) == ALLOW for node in draft.view.nodes)
     return (
@@ -80,7 +80,7 @@ def _shape_anyway(draft: Draft) -> Draft:
 
 
 def constrained(draft: Draft) -> Draft:
-    """Return a draft that knows what its settings let go low, whatever it costs."""
+    """Return a draft that knows what may be in 16 bits by its settings, at any cost."""
     settings = draft.settings
     constraints = constrain(
         draft.view,
@@ -95,7 +95,7 @@ def constrained(draft: Draft) -> Draft:
 
 
 def _price(draft: Draft) -> Draft:
-    """Price what may go low; where nothing may, no price changes the plan."""
+    """Price what may be in 16 bits; where nothing may, no price changes the plan."""
     return _price_anyway(draft) if draft.has_candidates else draft
 
 

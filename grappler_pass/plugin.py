@@ -37,7 +37,7 @@ _Trampoline = ctypes.CFUNCTYPE(
 
 
 class GrapplerItem:
-    """What TensorFlow tells about a graph; valid only during the callback."""
+    """What TensorFlow says about a graph; valid only during the callback."""
 
     def __init__(self, address: int, graph: bytes) -> None:
         """Take the address of a TF_GrapplerItem and its serialized GraphDef."""

@@ -1,7 +1,7 @@
 """What every callback here is made of, for Keras 3 and tf_keras alike.
 
 Both Keras call the methods of whatever is in the list of callbacks, so these classes
-are derived from neither, and import neither. What tells both that a method for each
+are derived from neither, and import neither. What shows both that a method for each
 batch is not there, so that it costs nothing, is `_is_default`. They tell callbacks
 nothing of one another: the list that calls them is found among the callers; in a loop
 of the user's own without such a list there are none.
@@ -32,7 +32,7 @@ class Callback:
 
     Attributes:
       model: that is trained, from `set_model` on.
-      params: what Keras tells of the run: "verbose", "epochs" and "steps".
+      params: what Keras says of the run: "verbose", "epochs" and "steps".
     """
 
     # Keras 3: methods for batches may run beside the next batch.
@@ -48,7 +48,7 @@ class Callback:
         return True
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Take what Keras tells of the run."""
+        """Take what Keras says of the run."""
         self.params = params
 
     def set_model(self, model: Any) -> None:

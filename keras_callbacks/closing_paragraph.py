@@ -50,7 +50,7 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     # Of the predicted float32 step.
     share = sum(low) / (sum(row.seconds_float32 for row in plan.decisions) or 1.0)
     return (
-        f"{_WHAT[role]} has {len(low)} of {len(plan.decisions)} float slots "
+        f"{_WHAT[role]} has {len(low)} of {len(plan.decisions)} float type attributes "
         f"({share:.0%} of the time) in {plan.low_dtype}; predicted "
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
         f"per {per} ({plan.predicted_speedup:.2f}x)."

@@ -59,7 +59,7 @@ class Colored:
         return any(pair <= set(group) for group in self.constraints.ties)
 
     def low_ops(self, op: str) -> tuple[int, int]:
-        """Return how many nodes of an op may go low, and how many there are."""
+        """Return how many nodes of an op may be in 16 bits, and how many there are."""
         own = [
             slots[0]
             for node, slots in zip(self.view.nodes, self.slots.slots_of, strict=True)

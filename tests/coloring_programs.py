@@ -1,4 +1,4 @@
-"""Which slots may go low in graphs that TensorFlow made, and what is counted there."""
+"""Which slots may be in 16 bits in graphs of TensorFlow, and what is counted there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def colored_function(
 
 
 def products(colored: Colored) -> tuple[int, int]:
-    """Return how many matrix products may go low, and how many there are."""
+    """Return how many matrix products may be in 16 bits, and how many there are."""
     counts = [colored.low_ops(op) for op in ("MatMul", "_FusedMatMul", "Einsum")]
     return sum(low for low, _ in counts), sum(of for _, of in counts)
 

@@ -132,7 +132,7 @@ for word in ("bfloat16", "float16"):
     print(*(r.tolist() for r in results), len(strategy.exchanges))
 """
 
-# At O3 all that may go low does; what is exchanged has the same bits nonetheless.
+# At O3 all that may be in 16 bits is; what is exchanged has the same bits nonetheless.
 REWRITTEN = """
 def exchanged():
     strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")

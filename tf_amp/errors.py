@@ -97,4 +97,4 @@ class CheckpointMismatchError(AmpError, ValueError):
 
 
 class UnclearMachineError(AmpError, ValueError):
-    """What a machine tells of itself is not in the form it is known to have."""
+    """What a machine reports of itself is not in the form it is known to have."""

@@ -44,7 +44,7 @@ class ProfileError(AmpError, ValueError):
 
 
 class DeviceKey(NamedTuple):
-    """What tells a CPU, with TensorFlow as it runs there, from others.
+    """What distinguishes a CPU, with TensorFlow as it runs there, from others.
 
     It must agree for a measured profile to hold.
 
@@ -74,7 +74,7 @@ class DeviceKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What one device is known to take; the module tells the fields.
+    """What one device is known to take; the module names the fields.
 
     Args:
         name: of the shipped profile, or "calibrated".
@@ -233,7 +233,7 @@ def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) 
             f"class {op_class!r} holds {len(seconds)} values for {points} points"
         )
     if not all(0.0 < value < math.inf for value in seconds):
-        raise ProfileError(f"class {op_class!r} holds a price that is not positive")
+        raise ProfileError(f"class {op_class!r} holds a cost that is not positive")
     for axis, sizes in axes.items():
         if sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise ProfileError(f"axis {axis!r} of class {op_class!r} does not increase")

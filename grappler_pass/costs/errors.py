@@ -53,15 +53,15 @@ def profile_error(profile: DeviceProfile) -> float:
     """Return the error of a price that the profile has a grid for."""
     if profile.device is not None:
         return CALIBRATED
-    return KINDRED if is_measured(profile) else PUBLISHED
+    return KINDRED if has_measured_classes(profile) else PUBLISHED
 
 
 def roofline_error(profile: DeviceProfile) -> float:
     """Return the error of a price that is made of rates."""
-    return ROOFLINE if is_measured(profile) else PUBLISHED
+    return ROOFLINE if has_measured_classes(profile) else PUBLISHED
 
 
-def is_measured(profile: DeviceProfile) -> bool:
+def has_measured_classes(profile: DeviceProfile) -> bool:
     """Return whether the profile's own classes were measured, on whatever device."""
     return bool(profile.data.get("classes"))
 

@@ -90,7 +90,7 @@ _NEAREST = 8
 _SOFTENING = 1e-3
 
 
-class Place(NamedTuple):
+class ClassPoint(NamedTuple):
     """Where a call lies in the class of its first piece of work.
 
     Attributes:
@@ -113,7 +113,7 @@ class Anchor(NamedTuple):
         source: of the predicted.
     """
 
-    place: Place
+    place: ClassPoint
     log_ratio: float
     error: float
     seconds: float = 0.0
@@ -134,7 +134,7 @@ class Correction(NamedTuple):
     error: float
 
 
-def correction_at(place: Place, anchors: Sequence[Anchor]) -> Correction | None:
+def correction_at(place: ClassPoint, anchors: Sequence[Anchor]) -> Correction | None:
     """Return the correction between those of a class and dtype; None without any."""
     if not anchors:
         return None
@@ -149,7 +149,7 @@ def correction_at(place: Place, anchors: Sequence[Anchor]) -> Correction | None:
     return Correction(mean, near, math.hypot(near, math.sqrt(variance / total)))
 
 
-def _distance(left: Place, right: Place) -> float:
+def _distance(left: ClassPoint, right: ClassPoint) -> float:
     distance = math.dist(left.point, right.point)
     if left.parts == right.parts:
         return distance
@@ -201,10 +201,10 @@ def price_from_sample(sample: Sample, largest_bytes: int) -> Price:
     return Price(seconds, "measured", measured_error(sample.spread))
 
 
-def place_of(works: tuple[Work, ...]) -> Place:
+def place_of(works: tuple[Work, ...]) -> ClassPoint:
     """Return where work lies: by its first piece, sizes below one counting as one."""
     point = tuple(math.log(max(size, 1.0)) for size in works[0].point)
-    return Place(point, tuple(work.op_class for work in works))
+    return ClassPoint(point, tuple(work.op_class for work in works))
 
 
 def corrections_from_rows(

@@ -23,14 +23,14 @@ from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import device_type_of
 
 
-class Part(NamedTuple):
+class FusedPart(NamedTuple):
     """One op a fused node is made of, and which of the node's inputs are its own."""
 
     op: str
     inputs: tuple[int, ...]
 
 
-def parts_of(proto: NodeDef) -> tuple[Part, ...]:
+def parts_of(proto: NodeDef) -> tuple[FusedPart, ...]:
     """Return the parts of a fused node in execution order; empty if not splittable.
 
     The first part reads the node's first two inputs; each later one reads the part
@@ -40,9 +40,10 @@ def parts_of(proto: NodeDef) -> tuple[Part, ...]:
     if root is None or "fused_ops" not in proto.attr:
         return ()
     fused = (
-        Part(epilogue_of(name).part, tuple(own)) for name, own in fused_parts(proto)
+        FusedPart(epilogue_of(name).part, tuple(own))
+        for name, own in fused_parts(proto)
     )
-    parts = (Part(root, (0, 1)), *fused)
+    parts = (FusedPart(root, (0, 1)), *fused)
     data_inputs = sum(not text.startswith("^") for text in proto.input)
     is_known = all(part.op for part in parts)
     is_whole = sum(len(part.inputs) for part in parts) == data_inputs

@@ -16,7 +16,7 @@ from grappler_pass.eligibility.numerics.product_errors import ProductErrors
 from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, SlotEdges, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.rules import Case, refusals
+from grappler_pass.eligibility.rules import RuleInput, refusals
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
@@ -32,7 +32,7 @@ class Constraints:
     Attributes:
       slots: of the graph; where a fused node can only have its product in 16 bits, its
         results and what is fused behind it belong to none.
-      eligible: per slot, whether it may go low.
+      eligible: per slot, whether it may be in 16 bits.
       reasons: per slot, why (not).
       ties: groups of eligible slots that must have the same color.
       allow: eligible slots that a low region needs one of, or it is an island: those
@@ -56,7 +56,7 @@ def constrain(
     exclude: Sequence[str] = (),
     ranges: Sequence[tuple[str, str]] = (),
 ) -> Constraints:
-    """Return which slots of a graph may go low, and which must agree.
+    """Return which slots of a graph may be in 16 bits, and which must agree.
 
     Args:
       view: the graph.
@@ -79,7 +79,7 @@ def constrain(
         roundings = Roundings(errors)
         slots = slots.with_float32_results(roundings.products_alone)
     ties, escapes = all_ties(view, slots, lists, of_lists, members)
-    case = Case(
+    case = RuleInput(
         view=view,
         slots=slots,
         lists=lists,
@@ -108,7 +108,7 @@ def constrain(
 
 
 def _refuse_tied(
-    case: Case, ties: tuple[tuple[int, ...], ...], refused: dict[int, Reason]
+    case: RuleInput, ties: tuple[tuple[int, ...], ...], refused: dict[int, Reason]
 ) -> None:
     """Refuse whole groups of which a member is refused."""
     for group in ties:
@@ -119,7 +119,7 @@ def _refuse_tied(
                 refused.setdefault(slot, reason)
 
 
-def _refuse_unreached(case: Case, refused: dict[int, Reason]) -> None:
+def _refuse_unreached(case: RuleInput, refused: dict[int, Reason]) -> None:
     """Refuse what the flood from the allow ops does not reach."""
     edges = case.edges
     free = [slot not in refused for slot in range(len(edges.lists))]
@@ -130,7 +130,7 @@ def _refuse_unreached(case: Case, refused: dict[int, Reason]) -> None:
             refused.setdefault(slot, Reason(Cause.NOT_REACHED))
 
 
-def _eligible_reason(case: Case, slot: int) -> Reason:
+def _eligible_reason(case: RuleInput, slot: int) -> Reason:
     place = case.lists.place_of(case.node(slot).proto)
     if place.list_name is None:
         return Reason(Cause.FORCED, "in no list")

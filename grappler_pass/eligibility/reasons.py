@@ -1,4 +1,4 @@
-"""Why a slot has its dtype: the causes, and what tells one slot's from another's.
+"""Why a slot has its dtype: the causes, and what is particular to one slot's.
 
 Rewrites beside types have theirs, too.
 """
@@ -18,7 +18,7 @@ class Cause(enum.Enum):
     RESUMED_LOW = "16 bits, as in the run that is resumed"
     COST = "eligible, but float32 is at least as fast, casts included"
     WRITTEN = "hands on a variable's memory, which may be written before it is read"
-    ISLAND = "eligible, but no matrix product or convolution beside it went low"
+    ISLAND = "eligible, but no matrix product or convolution beside it is in 16 bits"
     MARGIN = "the whole plan gains too little to be applied"
     KERNEL_STATE = (
         "the plan gains too little for one whose steps cannot be compared: "
@@ -38,7 +38,7 @@ class Cause(enum.Enum):
     STATE_UPDATE = "part of a variable's update"
     LIST_ESCAPES = "its tensor list is read where the dtype cannot change"
     RESERVE_ESCAPES = "its kernel shares a reserve space with one in another graph"
-    TIED = "tied to a slot that must stay float32"
+    TIED = "tied to a type attribute that must stay float32"
     EXCLUDED = "excluded by the user"
     NO_PRODUCT = "arithmetic on what no product made; products read it cast"
     PROMOTED = "meets a float32 value of its own size that no product made"
@@ -64,12 +64,12 @@ class Cause(enum.Enum):
     # Of rewrites beside types.
     FUSED = "surely faster, in float32 as well"
     TRACED = "the program was traced with it"
-    FUSION_COST = "saves nothing that is larger than the error of its price"
+    FUSION_COST = "saves nothing that is larger than the error of its cost estimate"
     FUSION_OFF = "switched off"
 
 
 LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
-# Of what might have gone low.
+# Of what might have been in 16 bits.
 DECIDED = (
     *LOW,
     Cause.COST,

@@ -192,7 +192,7 @@ class Precedence:
             pass
 
     def _sweep(self, view: GraphView) -> bool:
-        """Pass every node's ancestors on; tell whether a back edge brought news."""
+        """Pass every node's ancestors on; return whether a back edge brought news."""
         news = False
         for i in view.order:
             node = view.nodes[i]

@@ -26,7 +26,7 @@ from grappler_pass.eligibility.reachability import (
     spread,
 )
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.graph.op_lists import OpLists, Place
+from grappler_pass.graph.op_lists import Listing, OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
 from grappler_pass.graph.type_slots import (
@@ -42,7 +42,7 @@ Refusals = Iterator[tuple[int, Reason]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Case:
+class RuleInput:
     """What every rule looks at.
 
     Attributes:
@@ -80,14 +80,14 @@ class Case:
         )
 
 
-def _other_types(case: Case) -> Refusals:
+def _other_types(case: RuleInput) -> Refusals:
     """The user's own 16-bit nodes, and float64, keep their types."""
     for slot, dtype in enumerate(case.slots.dtypes):
         if dtype != FLOAT32:
             yield slot, Reason(Cause.NOT_FLOAT32, DTYPE_NAMES[dtype])
 
 
-def _held_by_caller(case: Case) -> Refusals:
+def _held_by_caller(case: RuleInput) -> Refusals:
     """What is fetched, fed, preserved or excluded, and casts, which stay as written."""
     untouchable = case.view.item.untouchable
     for node, own in case.nodes_with_slots:
@@ -102,12 +102,12 @@ def _held_by_caller(case: Case) -> Refusals:
             yield from ((slot, reason) for slot in own)
 
 
-def _behind_barriers(case: Case) -> Refusals:
+def _behind_barriers(case: RuleInput) -> Refusals:
     """What carries the mark of the gradients' unscaling, and all that follows."""
     return _by_region(case, state_updates.behind_barriers(case.view), Cause.BARRIER)
 
 
-def _behind_loss_scales(case: Case) -> Refusals:
+def _behind_loss_scales(case: RuleInput) -> Refusals:
     """In float16, what is computed with a loss scale before the first product."""
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return iter(())
@@ -115,7 +115,7 @@ def _behind_loss_scales(case: Case) -> Refusals:
     return _by_region(case, region, Cause.LOSS_SCALE)
 
 
-def _state_updates(case: Case) -> Refusals:
+def _state_updates(case: RuleInput) -> Refusals:
     """Updates of variables and the arithmetic that only feeds them."""
     region = state_updates.state_update_region(case.view, case.lists)
     for node in case.view.nodes:
@@ -124,7 +124,7 @@ def _state_updates(case: Case) -> Refusals:
     return _by_region(case, region, Cause.STATE_UPDATE)
 
 
-def _by_region(case: Case, region: list[int], cause: Cause) -> Refusals:
+def _by_region(case: RuleInput, region: list[int], cause: Cause) -> Refusals:
     for node, own in case.nodes_with_slots:
         origin = region[node.index]
         if origin != UNREACHED:
@@ -132,8 +132,8 @@ def _by_region(case: Case, region: list[int], cause: Cause) -> Refusals:
             yield from ((slot, reason) for slot in own)
 
 
-def _fixed_and_listed(case: Case) -> Refusals:
-    """Ops whose types cannot change, and those that the lists do not let go low."""
+def _fixed_and_listed(case: RuleInput) -> Refusals:
+    """Ops whose types cannot change, and those that the lists keep in float32."""
     reason_of = functools.cache(functools.partial(_op_reason, case.uses_lists))
     for node, own in case.nodes_with_slots:
         reason = reason_of(node.op, case.lists.place_of(node.proto))
@@ -141,7 +141,7 @@ def _fixed_and_listed(case: Case) -> Refusals:
             yield from ((slot, reason) for slot in own)
 
 
-def _op_reason(uses_lists: bool, op: str, place: Place) -> Reason | None:
+def _op_reason(uses_lists: bool, op: str, place: Listing) -> Reason | None:
     fixed = why_fixed(op, place.list_name not in (None, DENY))
     if is_random(op):
         return Reason(Cause.EXACT, "draws random numbers")
@@ -154,7 +154,7 @@ def _op_reason(uses_lists: bool, op: str, place: Place) -> Reason | None:
     return None
 
 
-def _missing_kernels(case: Case) -> Refusals:
+def _missing_kernels(case: RuleInput) -> Refusals:
     """Slots for which no kernel runs at the low dtype on the node's device."""
     known: dict[object, tuple[Reason | None, ...]] = {}
     slots = case.slots.slots
@@ -179,7 +179,7 @@ def _missing_kernels(case: Case) -> Refusals:
         )
 
 
-def _imprecise_part(case: Case, node: Node) -> Reason | None:
+def _imprecise_part(case: RuleInput, node: Node) -> Reason | None:
     """Return why a fused node is not split whose parts all have kernels, if so."""
     device = device_type_of(node.device)
     for part in parts_of(node.proto):
@@ -190,7 +190,7 @@ def _imprecise_part(case: Case, node: Node) -> Reason | None:
 
 
 def _kernel_reasons(
-    case: Case, node: Node, attrs: tuple[str, ...]
+    case: RuleInput, node: Node, attrs: tuple[str, ...]
 ) -> Iterator[Reason | None]:
     """Yield what keeps each float32 attribute of a node from the low dtype."""
     device = device_type_of(node.device)
@@ -213,7 +213,7 @@ def _kernel_reasons(
             yield None
 
 
-def _fused_afterwards(case: Case) -> Refusals:
+def _fused_afterwards(case: RuleInput) -> Refusals:
     """In float16 on a CPU, what TensorFlow fuses afterwards into what does not run."""
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return
@@ -224,19 +224,19 @@ def _fused_afterwards(case: Case) -> Refusals:
             yield from ((slot, reason) for slot in own)
 
 
-def _exact_values(case: Case) -> Refusals:
+def _exact_values(case: RuleInput) -> Refusals:
     """Whole numbers that end as integers, and random draws that are compared."""
     origins = exact_slots(case.view, case.slots, case.edges)
     return _by_origin(case, origins, Cause.EXACT)
 
 
-def _out_of_range(case: Case) -> Refusals:
+def _out_of_range(case: RuleInput) -> Refusals:
     """What computes with constants that the low dtype cannot hold."""
     origins = out_of_range_slots(case.view, case.slots, case.edges, case.low_dtype)
     return _by_origin(case, origins, Cause.RANGE)
 
 
-def _beside_decompositions(case: Case) -> Refusals:
+def _beside_decompositions(case: RuleInput) -> Refusals:
     """Products beside a matrix decomposition, which magnifies how they are rounded.
 
     A covariance rounded to 16 bits may have no Cholesky factor any more, and the
@@ -260,7 +260,7 @@ def _beside_decompositions(case: Case) -> Refusals:
     return _by_origin(case, first_of(operands, results), Cause.DECOMPOSITION)
 
 
-def _measured_ranges(case: Case) -> Refusals:
+def _measured_ranges(case: RuleInput) -> Refusals:
     """What makes or reads tensors that were seen to leave the safe range."""
     for node, own in case.nodes_with_slots if case.ranges else ():
         why = next(filter(None, map(case.ranges.get, local_names(node.name))), None)
@@ -268,7 +268,7 @@ def _measured_ranges(case: Case) -> Refusals:
             yield from ((slot, Reason(Cause.MEASURED_RANGE, why)) for slot in own)
 
 
-def _deny_taint(case: Case) -> Refusals:
+def _deny_taint(case: RuleInput) -> Refusals:
     """Infer ops fed through clear and infer ops by a deny op."""
     edges = case.edges
     starts = [slot for slot, name in enumerate(edges.lists) if name == DENY]
@@ -280,13 +280,13 @@ def _deny_taint(case: Case) -> Refusals:
     return _by_origin(case, infer_only, Cause.DENY_TAINT)
 
 
-def _by_origin(case: Case, origins: list[int], cause: Cause) -> Refusals:
+def _by_origin(case: RuleInput, origins: list[int], cause: Cause) -> Refusals:
     for slot, origin in enumerate(origins):
         if origin != UNREACHED:
             yield slot, Reason(cause, case.node(origin).name)
 
 
-def _harmful_roundings(case: Case) -> Refusals:
+def _harmful_roundings(case: RuleInput) -> Refusals:
     """What would be less exact in 16 bits than with products' operands cast by hand."""
     if case.roundings is None:
         return
@@ -302,7 +302,7 @@ def _harmful_roundings(case: Case) -> Refusals:
                 yield slot, harm
 
 
-def _escaping(case: Case) -> Refusals:
+def _escaping(case: RuleInput) -> Refusals:
     """Lists and reserve spaces that are read or made where no type can be changed."""
     yield from case.escapes.items()
 
@@ -329,7 +329,7 @@ _RULES = (
 _OF_LISTS = (_out_of_range, _beside_decompositions, _deny_taint)
 
 
-def refusals(case: Case) -> dict[int, Reason]:
+def refusals(case: RuleInput) -> dict[int, Reason]:
     """Return the slots that any rule refuses, and why."""
     refused: dict[int, Reason] = {}
     for rule in _RULES:

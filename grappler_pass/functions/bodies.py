@@ -179,7 +179,7 @@ def _source(view: GraphView, port: Port) -> Node:
 
 
 def _contents(view: GraphView, node: Node) -> Iterator[tuple[int, Shape | None]]:
-    """Yield dtype and shape of what a handle refers to, where its node tells."""
+    """Yield dtype and shape of what a handle refers to, where its node says so."""
     attr = node.proto.attr
     if "_handle_dtypes" in attr and "_handle_shapes" in attr:
         dtypes = attr["_handle_dtypes"].list.type

@@ -63,7 +63,7 @@ class FactsOfFunctions:
         return self._known[name]
 
     def completed(self, item: Item, view: GraphView) -> Item:
-        """Return an item that also tells what the functions do that a graph calls."""
+        """Return an item that also says what the functions do that a graph calls."""
         updates: list[tuple[str, int]] = []
         barriers = list(item.barriers)
         for node in view.nodes:

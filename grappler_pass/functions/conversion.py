@@ -42,7 +42,7 @@ class Known(NamedTuple):
     """What is known of an argument beside its type.
 
     Attributes:
-      shape: of the tensor; None: what the function tells, if anything.
+      shape: of the tensor; None: what the function knows, if anything.
       contents: of a handle, dtype (DataType enum) and shape of what it refers to.
     """
 
@@ -130,7 +130,7 @@ def function_from_graph(graph_def: GraphDef, original: FunctionDef) -> FunctionD
     What comes from `graph_from_function` unchanged gives the same function.
 
     Args:
-      graph_def: not modified; its library tells what functions it calls as ops.
+      graph_def: not modified; its library holds the functions that it calls as ops.
       original: the function that the graph was made from; not modified.
 
     Raises:
@@ -170,7 +170,7 @@ def _names_in_graph(
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return how a graph names what a function's body reads, by the body's names.
 
-    And what is read of each node whose op TensorFlow does not know: nothing tells how
+    And what is read of each node whose op TensorFlow does not know: nothing says how
     many outputs there are, so they count as they are met.
     """
     arguments = {arg.name for arg in function.signature.input_arg}

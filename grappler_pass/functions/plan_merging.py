@@ -10,7 +10,7 @@ from grappler_pass.planning.plan import Decision, Plan
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PlanPart:
     """The plan of one run of a function, and how often it runs per step.
 
     Its name is put before those of its nodes; the outermost graph has none.
@@ -21,10 +21,10 @@ class Part:
     plan: Plan
 
 
-def merged(parts: Sequence[Part]) -> Plan:
+def merged(parts: Sequence[PlanPart]) -> Plan:
     """Return the plan of one step, with the rows of all parts in their order.
 
-    What else a plan tells is the first part's: the others are started with it.
+    What else a plan says is the first part's: the others are started with it.
     """
     call_seconds = parts[0].plan.call_seconds
     totals = {
@@ -48,7 +48,7 @@ def merged(parts: Sequence[Part]) -> Plan:
     )
 
 
-def _rows(part: Part) -> Iterable[Decision]:
+def _rows(part: PlanPart) -> Iterable[Decision]:
     for row in part.plan.decisions:
         name = f"{part.name}/{row.slot.node}" if part.name else row.slot.node
         low = row.seconds_low

@@ -5,7 +5,7 @@ After    found, token = TfAmpRecall(w, scale); old, none = Switch(token, found)
          w --> Mul(scale, after none) --> Cast; new = TfAmpKeep(none, w, scale, Cast)
          TfAmpKept(Merge(old, new)) --> product(x, .)
 
-The kernels (kept_weights.c) tell by its memory whether a variable has been written
+The kernels (kept_weights.c) see by its memory whether a variable has been written
 since, by whomever, so that what is kept is what would be computed. The values of one
 device belong together: if one of their variables has changed, all are computed anew.
 Where nothing has, what computes them is dead, as in the branch that is not taken.

@@ -57,7 +57,7 @@ class PricedGraph:
         """Return what a float32 operation takes where a node runs.
 
         Args:
-          node: tells the device.
+          node: on whose device.
           op: reads two tensors, and writes one like the first.
           shape: of the first.
           other: of the second; of the same shape if None.

@@ -1,6 +1,6 @@
 """What TensorFlow's remapper, which runs before plugins, makes fused nodes of.
 
-A node tells what kind of op each of its parts was, not always which: a bias may have
+A node says what kind of op each of its parts was, not always which: a bias may have
 been added by `BiasAdd` or by `AddV2`. What it may hold counts as held.
 """
 

@@ -23,7 +23,7 @@ from grappler_pass.graph.walks import reached
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Node, Port
 
-# Times a loop body is assumed to run when the graph does not tell.
+# Times a loop body is assumed to run when the graph does not show it.
 TRIP_COUNT_GUESS = 16.0
 
 

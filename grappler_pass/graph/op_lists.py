@@ -25,7 +25,7 @@ class OpListError(AmpError, ValueError):
     """An op is in two lists, or a list's name is wrong."""
 
 
-class Place(NamedTuple):
+class Listing(NamedTuple):
     """A list's name, None for no list, why a node is there, and by which op."""
 
     list_name: str | None
@@ -72,13 +72,13 @@ class OpLists:
 
     @cached_attribute
     def freed(self) -> frozenset[str]:
-        """The ops that a user has moved to a list of what may go low."""
+        """The ops that a user has moved to a list of what may be in 16 bits."""
         return frozenset(o for o in self.moved if self.list_of(o) not in (DENY, None))
 
     @cached_attribute
-    def _places(self) -> Mapping[str, Place]:
+    def _places(self) -> Mapping[str, Listing]:
         return {
-            op: Place(name, self.reason_of(op), op)
+            op: Listing(name, self.reason_of(op), op)
             for op, name in self._list_of.items()
         }
 
@@ -111,7 +111,7 @@ class OpLists:
         """Return why `op` is on its list; empty for an op in no list."""
         return self.reasons.get(op, "") if op in self._list_of else ""
 
-    def place_of(self, node: NodeDef) -> Place:
+    def place_of(self, node: NodeDef) -> Listing:
         """Return the list of a node's op, or of what the user moved of its parts.
 
         Before   matmul --> bias_add --> relu       BiasAdd on the deny list
@@ -122,15 +122,15 @@ class OpLists:
         """
         moved = self.moved and [op for op in ops_within(node) if op in self.moved]
         if not moved:
-            return self._places.get(node.op) or Place(None, "", node.op)
+            return self._places.get(node.op) or Listing(None, "", node.op)
         held = (node.op, *moved)
         strictest = [o for to in (DENY, None) for o in held if self.list_of(o) == to]
         roots = [op for op in moved if op == root_of(node.op)]
         op = (*strictest, *roots, node.op)[0]
         if op == node.op:
-            return Place(self.list_of(op), self.reason_of(op), op)
+            return Listing(self.list_of(op), self.reason_of(op), op)
         reason = ": ".join(filter(None, (f"as {op} in it", self.reason_of(op))))
-        return Place(self.list_of(op), reason, op)
+        return Listing(self.list_of(op), reason, op)
 
     def edited(
         self, *, add: Edits | None = None, remove: Edits | None = None

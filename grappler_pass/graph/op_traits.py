@@ -1,6 +1,6 @@
 """What an op is, as far as precision cares: an update, a random draw, a fixed type.
 
-Read off the OpDef where it tells, off the op's name where it does not.
+Read off the OpDef where it says so, off the op's name where it does not.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def why_fixed(op: str, is_listed: bool) -> str:
 
     Args:
       op: a registered op.
-      is_listed: whether a list says that it may go low. An op without such a row is
+      is_listed: whether a list lets it be in 16 bits. An op without such a row is
         fixed by state, by functions it calls, and by ports that are not numbers.
     """
     op_def = op_def_of(op)

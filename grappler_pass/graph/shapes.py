@@ -1,7 +1,7 @@
 """Static shapes of every output of a graph.
 
 Inside the optimizer TensorFlow's own inference is asked through its C API, which has
-the graph already; elsewhere the GraphDef is imported. Where neither can tell, a shape
+the graph already; elsewhere the GraphDef is imported. Where neither shows it, a shape
 is None (rank unknown) or one of its sizes is None. Shapes price a plan, they never
 decide what is correct: an empty mapping is a legal answer.
 """
@@ -68,7 +68,7 @@ def _importable(graph_def: GraphDef) -> GraphDef:
     """Return a copy free of devices, which take half the time of an import."""
     copy = GraphDef()
     copy.CopyFrom(graph_def)
-    # What is made of functions and probes tells no version.
+    # What is made of functions and probes has no version.
     copy.versions.producer = copy.versions.producer or _SCALARS_SINCE
     for node in copy.node:
         node.ClearField("device")

@@ -35,7 +35,7 @@ class Item:
       feed: nodes whose outputs are replaced by the caller.
       preserve: nodes that must stay what they are (includes the two above).
       excluded: nodes that must stay float32, each with what the user excluded it by.
-      barriers: nodes behind which nothing goes low, beside those marked so.
+      barriers: nodes behind which nothing is in 16 bits, beside those marked so.
       updates: data inputs, by node and number, that only serve to update variables:
         of nodes that call functions.
     """

@@ -82,9 +82,9 @@ def problem_from_prices(
 def priced_nodes(
     draft: Draft, variables: Variables
 ) -> Iterator[tuple[int, int, float, float]]:
-    """Yield each node that may go low, its variable, and its seconds float32 and low.
+    """Yield each node that may be in 16 bits, its variable, its seconds in either type.
 
-    A node is priced once: by the first of its slots that may go low.
+    A node is priced once: by the first of its slots that may be in 16 bits.
     """
     both = zip(draft.prices.float32, draft.prices.low, strict=True)
     for node, (float32, low) in enumerate(both):

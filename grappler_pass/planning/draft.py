@@ -67,7 +67,7 @@ class Trial:
       is_certain: whether the predicted gain is so large that no doubt is left.
       is_sure: whether it is larger than its error.
       low_dtype: that parts of `after` are in.
-      probes: by name of node what tells of its price, of those that are in 16 bits.
+      probes: by name of node what its price depends on, of those that are in 16 bits.
     """
 
     before: GraphDef
@@ -108,7 +108,7 @@ class Tuner(Protocol):
         """
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
-        """Tell which of two graphs is faster.
+        """Return which of two graphs is faster.
 
         Args:
           trial: both graphs.
@@ -222,7 +222,7 @@ class Draft:
 
     @property
     def has_candidates(self) -> bool:
-        """Return whether an allow op may go low; if not, nothing can be gained."""
+        """Return whether an allow op may be in 16 bits; else nothing can be gained."""
         return any(self.constraints.eligible[s] for s in self.constraints.allow)
 
     @property
@@ -233,7 +233,7 @@ class Draft:
 
     @property
     def low_nodes(self) -> frozenset[int]:
-        """The nodes of which any slot goes low."""
+        """The nodes of which any slot is in 16 bits."""
         node_of = self.slots.node_of
         return frozenset(node_of[s] for s, is_low in enumerate(self.low) if is_low)
 

@@ -153,7 +153,7 @@ class Plan(NotebookDisplay):
 
     @property
     def is_forgone(self) -> bool:
-        """Return whether nothing could have gone low, whatever it cost."""
+        """Return whether nothing could have been in 16 bits, whatever it cost."""
         return not any(row.reason.cause in DECIDED for row in self.decisions)
 
     @property
@@ -214,9 +214,10 @@ class Plan(NotebookDisplay):
         )
         kept = ", ".join(f"{name} {n}" for name, n in causes.most_common(3))
         return (
-            f"{self.graph or 'graph'}: {low} of {len(self.decisions)} float slots to "
-            f"{self.low_dtype} ({self.opt_level}, {self.profile or 'no profile'}), "
-            f"{self.casts} casts added, {self.casts_removed} removed; predicted step "
+            f"{self.graph or 'graph'}: {low} of {len(self.decisions)} float type "
+            f"attributes to {self.low_dtype} ({self.opt_level}, "
+            f"{self.profile or 'no profile'}), {self.casts} casts added, "
+            f"{self.casts_removed} removed; predicted step "
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
             f"ms ({self._speedup_text()}){self._memory_text()}; "
             f"kept: {kept or 'nothing'}{self._fusions_text()}"

@@ -18,13 +18,13 @@ _MILLI = 1e3
 # Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
 _WIDTH = 4000
 _COLUMNS = (
-    "slot",
+    "type attribute",
     "op",
     "dtype",
     "f32 ms",
-    "low ms",
+    "16-bit ms",
     "cast ms",
-    "price",
+    "estimate",
     "shape",
     "reason",
 )
@@ -42,9 +42,9 @@ def table_text(decisions: Iterable[Decision]) -> str:
 
 
 def folded_table(decisions: Iterable[Decision]) -> Table:
-    """Return a table that folds into a terminal's width, the op under its slot."""
+    """Return a table that folds into a terminal's width, op under type attribute."""
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("slot, op, shape", overflow="fold", ratio=5)
+    table.add_column("type attribute, op, shape", overflow="fold", ratio=5)
     table.add_column("dtype")
     table.add_column("f32 ms", justify="right")
     table.add_column("16 bits + casts", justify="right", max_width=10)

@@ -49,7 +49,7 @@ class FusingPricer(Pricer):
     """Prices of a graph whose elementwise ops and casts are fused."""
 
     def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
-        """Return None: what one op takes alone tells nothing of it here."""
+        """Return None: what one op takes alone says nothing of it here."""
         return None
 
     def executor_seconds(self, node: Node) -> float:

@@ -29,7 +29,7 @@ MOST_CONSTANT_VALUES = 64
 
 _NO_TENSORS = frozenset({"resource", "variant", "string"})
 _INTEGERS = frozenset("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64".split())
-# Operands that tell what to do rather than being computed with: their values matter.
+# Operands that say what to do rather than being computed with: their values matter.
 _DIRECTING = frozenset(
     """
     axes axis batch_dims begin block_shape concat_dim crops depth dim dimension dims
@@ -124,7 +124,7 @@ class _Subject(NamedTuple):
     def _constants(
         self, op_def: op_def_pb2.OpDef, inputs: tuple[TensorSpec, ...]
     ) -> tuple[tuple[int, Constant], ...] | None:
-        """Return the small integer operands that the graph tells.
+        """Return the small integer operands that the graph holds.
 
         None where one that directs the op is not among them.
         """

@@ -53,12 +53,12 @@ class Prices:
 
     Attributes:
       float32: per node, in the graph as given.
-      low: per node; None where no slot of it may go low.
+      low: per node; None where no slot of it may be in 16 bits.
       sources: per node, where the less sure of its prices comes from.
       up: per port that a low node could write, casting it up.
       down: per port that a low node could read, casting it down.
       errors: per node, of the logarithm of the seconds in float32 and low.
-      probes: per node that may go low, how to measure it; None where it cannot be.
+      probes: per node that may be in 16 bits, how to measure it; None: it cannot be.
       cast_errors: per port of `up` and `down`, of the logarithm of either.
       cast_sources: per port of `up` and `down`, of the less sure of both.
       executor: what running the nodes takes beside their kernels, in either type.
@@ -134,7 +134,7 @@ class Pricer:
     def _node(
         self, node: Node, eligible: Sequence[int]
     ) -> tuple[Price, Price | None, Probe | None]:
-        """Price a node in both types, and the casts around it if it may go low."""
+        """Price a node in both types; if it may be in 16 bits, the casts around it."""
         weight = self._runs(node)
         if not eligible:
             return _times(self.price(node, "float32", None), weight), None, None
@@ -201,7 +201,7 @@ class Pricer:
         """Return a node as the models see it, made once."""
         known = self._calls.get(node.index)
         if known is None:
-            known = self._calls[node.index] = call_of(node, self._slots, self.spec)
+            known = self._calls[node.index] = op_call_of(node, self._slots, self.spec)
         return known
 
     def _is_fused(self, node: Node) -> bool:
@@ -328,7 +328,9 @@ def _times(price: Price, weight: float) -> Price:
     return price._replace(seconds=price.seconds * weight)
 
 
-def call_of(node: Node, slots: SlotTable, spec: Callable[[Port], TensorSpec]) -> OpCall:
+def op_call_of(
+    node: Node, slots: SlotTable, spec: Callable[[Port], TensorSpec]
+) -> OpCall:
     """Return a node's op, attributes, and what `spec` says of its tensors."""
     outputs = range(slots.output_count(node.index))
     return OpCall(

@@ -39,7 +39,7 @@ from grappler_pass.rewriting.named_graphs import (
 _KEEPING_ONE = ENTER_OPS | {"Cast", "Identity", "Reciprocal", "Snapshot", "Switch"}
 # What a state passes on its way to where the scale is taken out of it.
 _PASSING_ON = ENTER_OPS | MERGE_OPS | {"Identity", "Switch"}
-# What tells from within the scope whether gradients are finite.
+# What shows within the scope whether gradients are finite.
 _FLAGS = MERGE_OPS | {"Equal", "Identity"}
 
 

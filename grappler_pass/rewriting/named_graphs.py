@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# By what is read, as `texts_of` or `name_in` tell.
+# By what is read, as `texts_of` or `name_in` return it.
 Readers = Mapping[str, Sequence[NodeDef]]
 
 

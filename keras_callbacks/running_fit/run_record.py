@@ -117,9 +117,9 @@ def text_from_record(record: RunRecord) -> str:
     lines += [f"  {_clock(event.time_s)}  {event.text}" for event in record.events]
     for watched in record.plans:
         applied = "applied" if watched.is_applied else "not applied"
-        prices = ", ".join(f"{k} {n}" for k, n in _sources(watched.plan).items())
+        estimates = ", ".join(f"{k} {n}" for k, n in _sources(watched.plan).items())
         title = f"Plan for {watched.role or watched.plan.graph}, {applied}"
-        lines += ["", f"{title}; prices: {prices}", str(watched.plan)]
+        lines += ["", f"{title}; cost estimates: {estimates}", str(watched.plan)]
     return "\n".join(lines) + "\n"
 
 

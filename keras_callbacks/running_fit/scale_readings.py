@@ -56,7 +56,7 @@ class ScaleReading:
 class ScaleReadings:
     """Reads the loss scale of one `fit`; each reading waits for the device.
 
-    `steps` are those of this `fit` so far, by the batches that Keras tells of.
+    `steps` are those of this `fit` so far, by the batches that Keras reports.
     """
 
     def __init__(self, model: Any = None) -> None:
@@ -95,7 +95,7 @@ class ScaleReadings:
         return self._reading(values, self.steps)
 
     def unread(self) -> Callable[[], ScaleReading] | None:
-        """Return what tells how the loss scale is now, once it is called.
+        """Return what reads the loss scale as it is now, once it is called.
 
         Only that waits for the device. None where workers would have to be asked.
         """
@@ -148,7 +148,7 @@ class _OwnScale:
         self.begin = self.unread(0)()
 
     def unread(self, steps: int) -> Callable[[], ScaleReading]:
-        """Return what tells how it is now, after so many steps, once it is called."""
+        """Return what reads it as it is now, after so many steps, once it is called."""
         optimizer = self._optimizer
         of_optimizer = (scale_of, good_steps, applied_steps)
         tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]

@@ -138,7 +138,7 @@ def steps_up_to(batch: int, params: Mapping[str, Any] | None) -> int:
     """Return how many steps of an epoch there were once a batch has ended.
 
     Batches count from 0; the last of several in one call may be none in fact. `params`
-    is what Keras tells of the run.
+    is what Keras says of the run.
     """
     in_epoch = (params or {}).get("steps")
     return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))

@@ -175,7 +175,9 @@ def test_the_end_of_fit_is_told_in_one_paragraph(capsys):
     loud = {"opt_level": "O2", "dtype": "float16"}
     fit(telling_model(keras), AutoMixedPrecision(**loud), verbose=2)
     told = capsys.readouterr().out.splitlines()[-1]
-    assert re.match(r"Mixed precision: Training has \d+ of \d+ float slots", told)
+    assert re.match(
+        r"Mixed precision: Training has \d+ of \d+ float type attributes", told
+    )
     assert "in float16; predicted " in told and "The gain was not measured" in told
     assert told.endswith("The loss scale ends at 32768; no steps skipped.")
 

@@ -239,7 +239,9 @@ def test_numbers_go_to_a_folder_beside_those_of_tensorboard(kit, tmp_path):
     assert any(tag.startswith("gradient_underflow/") for tag in written)
     step = "one_step_on_data" if kit is keras else "train_function"
     ((epoch, plan),) = written[f"plan/train/{step}"]
-    assert epoch == 0 and b"float slots to float16" in plan.tensor.string_val[0]
+    assert (
+        epoch == 0 and b"float type attributes to float16" in plan.tensor.string_val[0]
+    )
 
 
 def written_to_tensorboard(folder):

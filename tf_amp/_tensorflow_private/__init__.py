@@ -290,7 +290,7 @@ def warn_once(name: str, without: str) -> None:
 
 
 def _register(hook: Hook, function: Method) -> bool:
-    """Tell TensorFlow's core of the function that is now in place, where it asks."""
+    """Give TensorFlow's core the function that is now in place, where it asks."""
     if hook.register is None:
         return True
     module, name = hook.register

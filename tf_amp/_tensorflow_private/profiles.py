@@ -19,8 +19,8 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import warn_once
 
 _XPLANE = "tensorflow.tsl.profiler.protobuf.xplane_pb2"
-_WITHOUT = "prices are not corrected by steps that were slower than predicted"
-# Tells of kernels, and of nothing smaller.
+_WITHOUT = "cost estimates are not corrected by steps that were slower than predicted"
+# Reports kernels, and nothing smaller.
 _HOST_LEVEL = 2
 _PICOSECONDS = 1e-12
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def profiled(call: Callable[[], _T]) -> tuple[_T, dict[str, float]]:
-    """Make a call and tell what it took.
+    """Make a call and return what it took.
 
     Returns:
       Its result, and the median seconds of one execution by name of node: on CPUs those

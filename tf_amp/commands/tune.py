@@ -114,7 +114,7 @@ class _Display:
         rows = [row for note in self._of(Measuring) for row in note.rows]
         if rows:
             self._console.print(_table(rows))
-            self._say(f"{len(rows)} prices measured; {_where_kept()}")
+            self._say(f"{len(rows)} costs measured; {_where_kept()}")
         if not is_over:
             self._say("the script ended early; the same command goes on from here")
         elif reason := self._reason(has_rows=bool(rows)):
@@ -183,7 +183,7 @@ def _table(rows: list[Measured]) -> object:
         if float32 is not None and row.dtype != "float32":
             gains.setdefault(row.probe.op, []).append(float32 / row.sample.seconds)
     table = rich.table.Table("op", title="measured")
-    for heading in ("prices", "16 bits: worst", "best"):
+    for heading in ("costs", "16 bits: worst", "best"):
         table.add_column(heading, justify="right")
     for op, count in sorted(measured.items()):
         ratios = sorted(gains.get(op, ()))

@@ -58,7 +58,7 @@ OWN_NAMES = (
     RANGES,
     VERBOSE,
 )
-# Tells a script its batch size; no setting.
+# Gives a script its batch size; no setting.
 BENCH_BATCH = "TF_AMP_BENCH_BATCH"
 # Whose values are paths, or may be.
 PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
@@ -72,7 +72,7 @@ LEVELS = {
     FLOAT32_LEVEL: "float32: every graph stays as it is",
     DEFAULT_LEVEL: "16 bits where that is predicted to be faster",
     "O2": "everything eligible, whatever it costs",
-    "O3": "everything that has a 16-bit kernel and may go low",
+    "O3": "everything that has a 16-bit kernel and may be in 16 bits",
 }
 DEFAULT_TIE = 0.01
 
@@ -261,7 +261,7 @@ def _given_of(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_enabled(given: Mapping[str, str]) -> bool | None:
-    """Tell what the two switches say, which may not be opposite things."""
+    """Return what the two switches say, which may not be opposite things."""
     whole, rewrite = _switch_state(given), _read_flag(given, REWRITE_SWITCH)
     if None not in (whole, rewrite) and whole != rewrite:
         raise _contradiction(given, SWITCH, REWRITE_SWITCH)

@@ -1,6 +1,6 @@
 """Which jobs this process is a part of: those it serves, and the one it directs.
 
-A server computes what another process has traced. That process tells it by which
+A server computes what another process has traced. That process says by which
 settings, on the operations; a server uses only what was sent within its own job, so
 that nothing found in a file is taken for it.
 """

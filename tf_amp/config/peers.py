@@ -42,7 +42,7 @@ class Peers(NamedTuple):
             _say_unreachable(error)
 
     def ask(self, worker: str, what: str, seconds: float) -> str | None:
-        """Return what a worker tells, waiting for it; None where it does not."""
+        """Return what a worker sends, waiting for it; None where it does not."""
         import tensorflow as tf
 
         try:

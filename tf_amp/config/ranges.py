@@ -1,4 +1,4 @@
-"""The ranges that tensors were seen to keep to, and what cannot go low therefore."""
+"""The ranges that tensors were seen to keep to, and what must stay float32 for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
 from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from tf_amp.config.counts import counted
+from tf_amp.config.ranges_table import shown
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class TensorRange:
 
 @dataclasses.dataclass(frozen=True)
 class SafeRange:
-    """What a tensor must keep to for an operation that makes or reads it to go low.
+    """What a tensor must keep to where an operation in 16 bits makes or reads it.
 
     Attributes:
       limit: largest magnitude; of gradients, which a loss scale moves, the type's.
@@ -221,8 +222,6 @@ class Ranges(NotebookDisplay):
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
-        from tf_amp.config.ranges_table import shown
-
         return shown(self)
 
 

@@ -35,7 +35,7 @@ _NAMES = frozenset(
     """container frame_name index message seed seed2 shared_name tensor_array_name
     tensor_name token value var_name""".split()
 )
-# Of what TensorFlow notes beside a node: only this tells the size of a variable whose
+# Of what TensorFlow notes beside a node: only this gives the size of a variable whose
 # handle the caller brings in.
 _NOTED = frozenset({"_handle_shapes"})
 _COUNTER = re.compile(rb"_\d+")
@@ -152,7 +152,7 @@ class _Functions:
         return _digest([self._digest_of(function.name), attrs])
 
     def _digest_of(self, name: str) -> bytes:
-        """Return what tells a function: its body, if that is known."""
+        """Return what identifies a function: its body, if that is known."""
         if name not in self._digests:
             # A name ends with a number that counts traces. A recursive call ends here.
             self._digests[name] = _COUNTER.sub(b"", name.encode())

@@ -17,13 +17,13 @@ from tf_amp import _tensorflow_private as private
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.measuring import progress
+from tf_amp.measuring.budget import Budget, limits_of, process_age
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.costs.database.price_list import PriceList
     from grappler_pass.graph.shapes import Shapes
-    from tf_amp.measuring.budget import Budget
     from tf_amp.measuring.known_costs import KnownCosts
     from tf_amp.measuring.tuner import OnlineTuner
 
@@ -101,7 +101,7 @@ def _why_refused(config: AmpConfig) -> str:
 
 
 def is_all_kept(cache_dir: pathlib.Path | None) -> bool:
-    """Write what is not written yet, and tell whether all of it could be."""
+    """Write what is not written yet, and return whether all of it could be."""
     kinds = {device.device_type for device in devices.present_devices()}
     known = [known_costs(cache_dir, kind).database for kind in sorted(kinds)]
     # A list, since each of them is to write what it can.
@@ -122,7 +122,5 @@ def known_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
 @_once_per_process
 def budget_of(tune: str) -> Budget | None:
     """Return the time that this process has under a setting; None for "off"."""
-    from tf_amp.measuring.budget import Budget, limits_of, process_age
-
     limits = limits_of(tune)
     return None if limits is None else Budget(limits, age=process_age())

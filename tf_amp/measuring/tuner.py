@@ -25,6 +25,7 @@ from tf_amp.measuring.progress import Left, Measuring, is_read, note
 from tf_amp.measuring.sandbox.graph_copy import local_device
 from tf_amp.measuring.sandbox.own_thread import run_in_own_thread
 from tf_amp.measuring.sandbox.runnable import dtypes_of
+from tf_amp.measuring.steps import verdicts
 
 # Without a limit, one op gets this long.
 _LONGEST_PROBE_SECONDS = 20.0
@@ -83,12 +84,10 @@ class OnlineTuner(NamedTuple):
         return is_new
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
-        """Tell which of two graphs is faster, or have their steps compared.
+        """Return which of two graphs is faster, or have their steps compared.
 
         Of workers that train in step the chief decides, about what all of them run.
         """
-        from tf_amp.measuring.steps import verdicts
-
         others = peers()
         if others and not (others.is_chief and is_joint(trial.before)):
             return Outcome.UNKNOWN
@@ -145,7 +144,7 @@ class OnlineTuner(NamedTuple):
         return process_turn(self.allowance.remaining() + _PATIENCE_SECONDS)
 
     def _measure_when_free(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
-        """Measure in this thread's turn; tell whether a price has changed."""
+        """Measure in this thread's turn; return whether a price has changed."""
         version = self._version()
         with self._turn() as is_mine:
             if is_mine:
@@ -175,7 +174,7 @@ class OnlineTuner(NamedTuple):
                 )
         except (RuntimeError, MemoryError, tf.errors.OpError) as error:
             _state.is_broken = True
-            logging.warning("No more prices are measured in this process: %s", error)
+            logging.warning("No more costs are measured in this process: %s", error)
         self.allowance.keep()
 
     def _measure_all(

@@ -130,7 +130,7 @@ class PrecisionAffinity:
         """Rewrite a graph at the prices of either device.
 
         For the other one also with all in float32 that cannot move there, if any of it
-        went low.
+        is in 16 bits.
         """
 
         def rewritten(given: Item, *devices: str) -> list[Rewrite]:

@@ -1,7 +1,7 @@
 """Whether the workers that train in step run under the same settings.
 
 A worker without loss scaling takes no part in the others' votes; then all wait for
-ever, or fail with an error of TensorFlow's that does not tell why. So each says by what
+ever, or fail with an error of TensorFlow's that does not say why. So each says by what
 settings it runs, before it first votes, and looks whether the chief runs by the same;
 the chief looks whether everyone does.
 """

@@ -56,7 +56,7 @@ _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 
 class Given(NamedTuple):
-    """A graph as it arrives, with what its caller tells of it.
+    """A graph as it arrives, with what its caller says of it.
 
     Attributes:
       graph_def: the graph.

@@ -82,7 +82,7 @@ def dump_unplanned(
 ) -> None:
     """Write a graph that is left alone, since no op in it starts low precision.
 
-    Its plan tells for each slot why it stays float32.
+    Its plan says for each slot why it stays float32.
     """
     from grappler_pass.pipeline import Rewrite, plan_graph
 

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from grappler_pass.eligibility.reasons import Cause
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp.config import devices
 from tf_amp.config.counts import counted
@@ -223,8 +224,6 @@ def _fusions(plan: Plan) -> str:
 
 
 def _why(plan: Plan, config: AmpConfig) -> str:
-    from grappler_pass.eligibility.reasons import Cause
-
     if plan.is_forgone:
         return (
             f"nothing in it can be in {plan.low_dtype} without harm; {_REASONS} says "

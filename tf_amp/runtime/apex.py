@@ -162,7 +162,7 @@ def _own_loss_scale(loss_id: int) -> contextlib.AbstractContextManager[Any]:
     count = max(len(loss_scales), 1)
     if not isinstance(loss_id, int) or not 0 <= loss_id < count:
         raise ConfigError(
-            f"scale_loss: loss_id={loss_id!r}; allowed are 0 to {count - 1}. Tell "
+            f"scale_loss: loss_id={loss_id!r}; allowed are 0 to {count - 1}. Say in "
             "initialize(num_losses=...) how many losses there are."
         )
     config = current_config()

@@ -3,7 +3,7 @@
 `tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made, and
 each server that starts, while the switch is on; what the switch says is read by
 `runtime`. Without the `.pth` file (in a folder that Python does not treat as
-site-packages, or under `python -S`) nothing calls it: `is_installed` tells.
+site-packages, or under `python -S`) nothing calls it: see `is_installed`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _build_host() -> None:
             ),
             host.Step(
                 "watch",
-                "does not tell where it overflows",
+                "does not show where it overflows",
                 overflow_origin.keeping_graph,
             ),
         ),

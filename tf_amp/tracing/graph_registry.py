@@ -59,7 +59,7 @@ def inlined_op(graph: Any, name: str) -> Any | None:
     return next((op for op in named if op is not None), None)
 
 
-def parts_of(last: Any, fused_op: str) -> tuple[Any, ...]:
+def ops_behind(last: Any, fused_op: str) -> tuple[Any, ...]:
     """Return the operations that a fused node stands for, given the last of them.
 
     Those on the nearest way from what it begins with; where there are two such ways,

@@ -150,7 +150,7 @@ def request_for(graph_def: GraphDef, kept: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def graph_with_variables(graph: Any) -> GraphDef:
-    """Return a function's FuncGraph with what tells the shapes of its variables too.
+    """Return a function's FuncGraph with what gives the shapes of its variables too.
 
     Before   Placeholder(dtype=resource)
     After    _Arg(T=resource), as in the runtime, with the shapes behind the handle

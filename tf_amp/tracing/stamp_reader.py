@@ -125,7 +125,7 @@ def excluded_parts(
             continue
         graph = graph_registry.graph_of(number_of(node.name))
         last = graph and graph_registry.inlined_op(graph, node.name)
-        parts = graph_registry.parts_of(last, node.op) if last is not None else ()
+        parts = graph_registry.ops_behind(last, node.op) if last is not None else ()
         why = next((w for w in (_why(part, find) for part in parts) if w), "")
         if graph is None and not float32.isdisjoint(map(_source, node.input)):
             # Traced by another process, so that its parts cannot be looked up.

@@ -1,4 +1,4 @@
-"""What the tracing of a program tells of nodes that Grappler passes.
+"""What the tracing of a program shows of nodes that Grappler passes.
 
 Nodes are found again in the graphs as traced, whose operations know shapes, and which
 variables they captured.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+from rich.text import Text
+
 from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.config.loss_scales.arguments import check_power_of_two
 from tf_amp.config.loss_scales.dynamic import DynamicLossScale
@@ -13,8 +16,6 @@ from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tf_amp.training.loss_scale.scale_state import ScaleState
     from tf_amp.training.overflow.messages import OverflowOrigin
 
@@ -46,9 +47,6 @@ class LossScaleState(NotebookDisplay):
 
     def __rich__(self) -> Table:
         """Show in a terminal."""
-        from rich.table import Table
-        from rich.text import Text
-
         table = Table("loss scale", "good steps", "skipped steps", "overflow in")
         numbers = (f"{self.scale:g}", str(self.good_steps), str(self.skipped_steps))
         table.add_row(*numbers, Text(str(self.overflow_origin or "-")))
@@ -61,7 +59,7 @@ def loss_scale_state(
     """Return the state of loss scaling as it is now.
 
     Args:
-      loss_scale: of which to tell; by default the one that gradients were scaled by
+      loss_scale: which one; by default the one that gradients were scaled by
         last, when they were traced.
       session: for gradients in a `tf.Graph`; by default the one in force.
 

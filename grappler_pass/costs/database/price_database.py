@@ -130,7 +130,7 @@ class CostDatabase:
         self._attempt(lambda: self.put(rows, always=True))
 
     def flush(self) -> bool:
-        """Write what could not be written before, and tell whether nothing is left."""
+        """Write what could not be written before; return whether nothing is left."""
         if self._waiting:
             self.keep(())
         return not self._waiting
@@ -271,7 +271,7 @@ def _known(reader: sqlite3.Connection, identity: Identity) -> Row | None:
 
 
 def _put(writer: sqlite3.Connection, row: Row, always: bool) -> bool:
-    """Put a row in unless there is a better one; tell whether there was one before."""
+    """Put a row in unless there is a better one; return whether there was one."""
     known = _known(writer, row.identity)
     if always or better(known, row) is row:
         writer.execute(

@@ -217,7 +217,7 @@ _SECONDS = (
     lambda value: _is_number(value, math.ulp(0.0), 1e5),
     "a number, more than 0 and at most 100000",
 )
-# What tells whether the value of a column is allowed, and what is.
+# What checks whether the value of a column is allowed, and what is.
 _COLUMNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "device": _TEXT,
     "tensorflow": _TEXT,

@@ -41,7 +41,7 @@ def matrix_product(
         n: columns of the right operand.
         moved: bytes read and written.
         batch: how many; one is a plain product.
-        layout: suffix of the class that tells which operand is transposed. Such an
+        layout: suffix of the class that says which operand is transposed. Such an
             operand is slow in some kernels: oneDNN's float32 product of 16 rows with a
             transposed right operand takes six times as long as the plain one.
     """

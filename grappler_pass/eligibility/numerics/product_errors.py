@@ -70,7 +70,7 @@ _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
 
 # Position of what `_FusedBatchNormEx` adds to its result.
 _SIDE_INPUT = 5
-# So many values tell of most constants that 16 bits do not hold them.
+# So many values show of most constants that 16 bits do not hold them.
 _FIRST_VALUES = 1000
 
 

@@ -42,7 +42,7 @@ def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
             f"{heading}Where the time goes",
             "Model, layer, operation; width is milliseconds per step under the plan, "
             "color is the type. Click a scope to enter it, the top one to leave it, an "
-            "operation for its reason, its price, and patterns that keep it or its "
+            "operation for its reason, its cost, and patterns that keep it or its "
             "layer in float32.",
             tree=_tree(plan, nodes),
         ),
@@ -89,7 +89,7 @@ def _cards(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[Card, ...]:
             f"{low_nodes} of {len(nodes)} operations",
         ),
         Card("casts", str(plan.casts), f"{plan.casts_removed} removed"),
-        Card("device", plan.profile or "not priced", f"level {plan.opt_level}"),
+        Card("device", plan.profile or "no cost estimates", f"level {plan.opt_level}"),
     ]
     if fused:
         rules = ", ".join(f"{rule} {count}" for rule, count in fused.items())

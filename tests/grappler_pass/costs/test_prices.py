@@ -21,7 +21,7 @@ from grappler_pass.costs.errors import (
     ROOFLINE,
     RUN_TO_RUN,
 )
-from grappler_pass.costs.prices import Anchor, Place, correction_at, typical
+from grappler_pass.costs.prices import Anchor, ClassPoint, correction_at, typical
 from grappler_pass.costs.work.piece import CACHED_BYTES
 
 SHIPPED = DeviceProfile.load("cpu-avx512-bf16")
@@ -223,8 +223,8 @@ def test_a_product_reuses_what_it_reads_and_is_priced_warm() -> None:
     assert found.price(call, "float32", probe).seconds == 1e-2
 
 
-def place(*sizes: float, parts: tuple[str, ...] = ("Tanh",)) -> Place:
-    return Place(sizes, parts)
+def place(*sizes: float, parts: tuple[str, ...] = ("Tanh",)) -> ClassPoint:
+    return ClassPoint(sizes, parts)
 
 
 ratios = st.floats(-2, 2)

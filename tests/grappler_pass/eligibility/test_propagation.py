@@ -1,4 +1,4 @@
-"""Which slots may go low: one small graph, written as text, for each rule."""
+"""Which slots may be in 16 bits: one small graph, written as text, for each rule."""
 
 from __future__ import annotations
 

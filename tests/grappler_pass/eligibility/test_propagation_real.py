@@ -50,7 +50,7 @@ def test_a_training_step_converts_all_its_products(returns: bool) -> None:
 
 
 def eligible_nodes(colored: Colored, scope: str) -> list[str]:
-    """Return the names in a scope of the nodes that compute and may go low."""
+    """Return the names in a scope of the nodes that compute and may be in 16 bits."""
     return [
         str(colored.slots.slots[slot])
         for slot, eligible in enumerate(colored.constraints.eligible)

@@ -1,4 +1,4 @@
-"""Slots that go low together: loops, lists of tensors, what selects values."""
+"""Slots that are in 16 bits together: loops, lists of tensors, what selects values."""
 
 from __future__ import annotations
 

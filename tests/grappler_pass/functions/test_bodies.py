@@ -13,7 +13,7 @@ from grappler_pass.functions.bodies import Body, bodies_of
 from grappler_pass.functions.body_rewriting import with_bodies
 from grappler_pass.functions.calls import callers_first, rename_functions
 from grappler_pass.functions.conversion import graph_from_function, library_of
-from grappler_pass.functions.plan_merging import Part, merged
+from grappler_pass.functions.plan_merging import PlanPart, merged
 from grappler_pass.graph.loops import TRIP_COUNT_GUESS
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
@@ -238,7 +238,7 @@ def test_plans_of_bodies_add_up() -> None:
     found = bodies(looping, X).values()
     settings = settings_of("bfloat16", "O2")
     parts = [
-        Part(
+        PlanPart(
             b.name,
             b.weight,
             plan_graph(b.graph_def, b.item, settings, shapes=b.shapes),

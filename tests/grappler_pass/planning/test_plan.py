@@ -115,11 +115,11 @@ def test_rows_are_filtered_by_op_and_reason() -> None:
 def test_the_printed_table_reads_like_this() -> None:
     lines = str(PLAN.top(2)).splitlines()
     assert lines[0] == (
-        "step: 2 of 4 float slots to bfloat16 (O1, cpu-avx512-bf16), 3 casts added, "
-        "1 removed; predicted step 17 -> 11 ms (1.55x); kept: deny 1, cost 1"
+        "step: 2 of 4 float type attributes to bfloat16 (O1, cpu-avx512-bf16), 3 casts "
+        "added, 1 removed; predicted step 17 -> 11 ms (1.55x); kept: deny 1, cost 1"
     )
     assert lines[1].split() == (
-        "slot op dtype f32 ms low ms cast ms price shape reason".split()
+        "type attribute op dtype f32 ms 16-bit ms cast ms estimate shape reason".split()
     )
     assert lines[2].split()[:8] == [
         "matmul2.T",

@@ -1,4 +1,4 @@
-"""Straight-line patterns: which slots go low, how many casts, what stays."""
+"""Straight-line patterns: which slots are in 16 bits, how many casts, what stays."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_script_is_rewritten_with_the_options_given(folder):
         env={SWITCH: "0"},
     )
     assert done.out.splitlines() == ["float16 O2"], done.err
-    assert "float slots to float16 (O2" in done.err
+    assert "float type attributes to float16 (O2" in done.err
     assert len(list((folder / "out").iterdir())) == 4
 
 

@@ -40,7 +40,9 @@ def test_each_plan_says_which_signature_it_is_for(folder, capsys):
     assert [each["graph"] for each in found] == ["once", "twice"]
     cli.main(["explain", folder, "--signature", "once", "--top", "1", "--measure"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[0] for line in lines if " slots to " in line] == ["once"]
+    assert [
+        line.split(": ")[0] for line in lines if " type attributes to " in line
+    ] == ["once"]
     assert any(line.startswith("once: float32 ") for line in lines)
 
 
@@ -105,8 +107,8 @@ def test_the_graphs_of_a_script_are_planned_and_run_in_float32(tmp_path):
     assert done.code == 3, done.err
     said, summary, heading, *rows = done.out.splitlines()
     assert said == "script ['a'] True"
-    assert " of " in summary and "float slots to bfloat16 (O2" in summary
-    assert heading.startswith("slot") and any("MatMul" in row for row in rows)
+    assert " of " in summary and "float type attributes to bfloat16 (O2" in summary
+    assert heading.startswith("type attribute") and any("MatMul" in row for row in rows)
 
 
 def test_what_belongs_to_a_saved_model_is_refused_for_scripts(tmp_path, capsys):

@@ -58,8 +58,8 @@ def test_a_tree_that_tells_nothing_gives_an_empty_machine(tmp_path):
     assert (machine.nodes, machine.gpus, machine.quota) == ((), {}, None)
     advice = advice_of(tmp_path, query="", topology=None)
     assert [command for *_, command in advice[:-1]] == ["", ""]
-    assert "tells of no NUMA node" in advice[0][1]
-    assert "tells nothing of cores: no advice" in advice[1][1]
+    assert "reports no NUMA node" in advice[0][1]
+    assert "reports no cores: no advice" in advice[1][1]
 
 
 @pytest.mark.parametrize("text", ["", "0", "0-3,8-11", "1,3,5", "0-1,3"])
@@ -185,7 +185,7 @@ def test_findings_list_gpus_and_links_and_the_order_of_numbers(tmp_path):
     assert found["link SYS"].state.endswith("GPUs 0-2, 0-3, 1-2, 1-3")
     assert found["numbers"].remedy == "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
     unseen = {each.what: each for each in conclusions(machine, (), None)}
-    assert "on the bus, but nvidia-smi tells of none" in unseen["GPU"].state
+    assert "on the bus, but nvidia-smi reports none" in unseen["GPU"].state
 
 
 def test_the_command_asks_the_driver_that_it_finds(tmp_path, monkeypatch, capsys):

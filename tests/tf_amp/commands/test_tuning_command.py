@@ -75,7 +75,7 @@ progress.report_to(leap)
 @needs_gains
 def test_what_was_left_is_said_beside_what_was_measured(cache):
     done = tuned(cache, gelu_program(), "--seconds", "60", before=OVER)
-    assert "prices measured; kept in" in done.err
+    assert "costs measured; kept in" in done.err
     assert re.search(r"time was over, [1-9]\d* left; run it again", done.err)
     assert prices_in(cache)
 
@@ -145,7 +145,7 @@ def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
     for folder in (cache, occupied):
         done = tuned(folder, gelu_program())
         assert done.code == 0, done.err
-        assert f"prices measured; not kept: {folder} cannot be used" in done.err
+        assert f"costs measured; not kept: {folder} cannot be used" in done.err
         assert "kept in" not in done.err.replace("cannot be kept in", "")
 
 
@@ -233,6 +233,6 @@ def test_a_terminal_shows_a_bar_that_goes_when_measuring_is_over(cache):
     ]
     assert counts, done.out
     assert counts[0][0] < counts[-1][0] <= counts[-1][1]
-    assert "\x1b[2K" in done.out and "prices measured; kept in" in done.out
+    assert "\x1b[2K" in done.out and "costs measured; kept in" in done.out
     # Not on a terminal there is none.
     assert "measuring" not in tuned(cache.parent / "other", gelu_program()).err

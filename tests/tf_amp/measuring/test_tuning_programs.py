@@ -182,7 +182,7 @@ def test_what_was_tuned_once_is_known_from_then_on(folder):
     first = tf_amp_of(folder, "tune", "train.py", "fail")
     assert first.code == 3, first.err
     if onednn.GAINS:
-        assert "prices measured; kept in" in first.err.replace("\n", " ")
+        assert "costs measured; kept in" in first.err.replace("\n", " ")
         assert "_FusedMatMul" in first.err
     again = tf_amp_of(folder, "tune", "train.py")
     assert again.code == 0, again.err

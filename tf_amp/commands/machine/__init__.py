@@ -1,5 +1,5 @@
 """How this machine is built, and what follows for training on its devices.
 
-`processors` reads what the machine tells, `advice` concludes. Nothing is concluded from
+`processors` reads what is reported, `advice` concludes. Nothing is concluded from
 what is not known.
 """

@@ -16,7 +16,7 @@ _STRATEGY = 'keras_callbacks.mirrored_strategy(all_reduce="{}")'
 
 
 def examine() -> Findings:
-    """Yield what the machine tells, and what follows from it."""
+    """Yield what the machine reports, and what follows from it."""
     machine = processors.machine_of()
     yield from cores(machine)
     yield from _tensorflow_devices()
@@ -36,7 +36,7 @@ def cores(machine: Machine) -> Findings:
         state = f"CPUs {processors.cpu_list(node.cpus)}, {len(node.cores)} cores"
         yield Finding(f"NUMA node {node.number}", state)
     if not machine.nodes:
-        yield Finding("NUMA nodes", "the kernel tells of none")
+        yield Finding("NUMA nodes", "the kernel reports none")
     if machine.quota is not None:
         yield Finding("quota", f"{machine.quota:g} CPUs, from the control group")
 
@@ -49,7 +49,7 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
         yield Finding(f"GPU{gpu.number}", f"{gpu.model}, {gpu.address}, {place}")
     if machine.gpus and not gpus:
         found = ", ".join(machine.gpus)
-        yield Finding("GPU", f"{found} on the bus, but nvidia-smi tells of none")
+        yield Finding("GPU", f"{found} on the bus, but nvidia-smi reports none")
     for kind in dict.fromkeys((links or {}).values()):
         pairs = [f"{a}-{b}" for (a, b), link in (links or {}).items() if link == kind]
         words = processors.MEANINGS[processors.kind_of(kind)]
@@ -91,7 +91,7 @@ class Worker:
 
 
 def advise(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> list[Finding]:
-    """Return what follows; links are None where nobody tells of them."""
+    """Return what follows; links are None where nobody reports them."""
     workers = workers_of(machine, gpus)
     return [
         *_binding(machine, gpus, workers),
@@ -122,7 +122,7 @@ def _binding(
     machine: Machine, gpus: Sequence[Gpu], workers: Sequence[Worker]
 ) -> Iterator[Finding]:
     if len(machine.nodes) < 2:
-        found = "one NUMA node" if machine.nodes else "the kernel tells of no NUMA node"
+        found = "one NUMA node" if machine.nodes else "the kernel reports no NUMA node"
         yield Finding("binding", f"{found}: there is nothing to bind a worker to")
         return
     for worker in workers:
@@ -164,7 +164,7 @@ def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Finding]:
 
 def _threads_of(who: str, cores: int, cpus: int) -> Finding:
     if cores == 0:
-        return Finding("threads", "the kernel tells nothing of cores: no advice")
+        return Finding("threads", "the kernel reports no cores: no advice")
     if cores == cpus:
         because = f"{who} has {cores} cores of one CPU each"
         return Finding("threads", f"{because}: TensorFlow's own choice, one per CPU")
@@ -185,7 +185,7 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
     if len(gpus) == 1:
         return Finding(what, "one GPU: there is nothing to reduce on this machine")
     if not links:
-        return Finding(what, "nvidia-smi tells no links between GPUs: no advice")
+        return Finding(what, "nvidia-smi reports no links between GPUs: no advice")
     weakest = processors.weakest_of(links)
     because = f"the weakest of {len(links)} links is {processors.MEANINGS[weakest]}"
     if weakest == "NV":

@@ -1,6 +1,6 @@
-"""Processors, NUMA nodes and what hangs on them, as the kernel tells in /sys.
+"""Processors, NUMA nodes and what hangs on them, as the kernel reports them in /sys.
 
-GPUs and the links between them are as `nvidia-smi` tells; what is not understood of it
+GPUs and the links between them are as `nvidia-smi` reports; what is not clear of it
 raises UnclearMachineError, and nothing is guessed.
 """
 
@@ -54,13 +54,13 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What the kernel tells.
+    """What the kernel reports.
 
     Attributes:
       nodes: those with CPUs that this process may use; empty where there is no word of
         any.
       gpus: NUMA nodes of NVIDIA's by address, such as "0000:3b:00.0"; None where the
-        machine does not tell.
+        machine does not report it.
       quota: CPUs' worth of time that the control group may use; None for no limit.
     """
 
@@ -82,7 +82,7 @@ class Machine:
 def machine_of(
     root: pathlib.Path = _SYS, allowed: Iterable[int] | None = None
 ) -> Machine:
-    """Read what a tree such as /sys tells.
+    """Read what a tree such as /sys holds.
 
     Of the CPUs only those count that this process may use; None asks the kernel.
     """
@@ -164,7 +164,7 @@ Links = Mapping[tuple[int, int], str]
 
 
 def kind_of(link: str) -> str:
-    """Return what of a link `MEANINGS` tells, such as "NV" of "NV12"."""
+    """Return what of a link `MEANINGS` explains, such as "NV" of "NV12"."""
     return "NV" if link.startswith("NV") else link
 
 
@@ -182,7 +182,7 @@ def gpus_from_query(text: str) -> tuple[Gpu, ...]:
             raise UnclearMachineError(f"nvidia-smi lists no GPU in this line: {line!r}")
         address = fields[1].lower()
         if not _ADDRESS.fullmatch(address):
-            raise UnclearMachineError(f"nvidia-smi tells no PCI address: {line!r}")
+            raise UnclearMachineError(f"nvidia-smi reports no PCI address: {line!r}")
         # The driver writes domains with eight digits, the kernel with four.
         domain, _, rest = address.partition(":")
         gpus.append(Gpu(int(fields[0]), f"{domain[-4:]}:{rest}", fields[2]))

@@ -151,7 +151,7 @@ class DynamicLossScale(LossScale):
         logging.log_first_n(
             logging.WARNING,
             "%s: at_minimum=%r has no effect in functions compiled by XLA; "
-            "tf_amp.loss_scale_state() tells how often they overflow.",
+            "tf_amp.loss_scale_state() counts how often they overflow.",
             1,
             _OWNER,
             self.at_minimum,

@@ -1,4 +1,4 @@
-"""What neighbors tell of data that is made up: its shape, and what integers may be."""
+"""What neighbors show of data that is made up: its shape, and what integers may be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
 
 
 def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
-    """Return the shape of a port, or what a neighbor tells of it; None: unknown."""
+    """Return the shape of a port, or what a neighbor shows of it; None: unknown."""
     shape = known_shape(shapes, view, port)
     node = view.nodes[port.node]
     if shape is None and node.op in _SHAPED_LIKE:
@@ -38,7 +38,7 @@ def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
 
 
 def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
-    """Return what integers at a port must be less than, where a reader tells."""
+    """Return what integers at a port must be less than, where a reader shows it."""
     bounds: dict[Port, int] = {}
     for port, bound in _bounds_from_readers(view, shapes):
         waiting = [port]

@@ -12,7 +12,7 @@ from tf_amp.measuring.op_timing import quiet_config
 
 # A measurement may hold this share of what is free at its start.
 SHARE = 0.25
-# Where the system does not tell: small enough for anything that trains a model.
+# Where the system does not report it: small enough for anything that trains a model.
 _UNKNOWN_BYTES = 1 << 30
 _UNKNOWN_CACHE_BYTES = 32 << 20
 

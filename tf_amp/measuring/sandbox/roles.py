@@ -1,7 +1,7 @@
 """What becomes of each node when a graph is run for its time only.
 
 What computes runs as it is; what brings data in from outside is replaced by synthetic
-tensors; what acts on the outside is left out. The ops' definitions tell which is which:
+tensors; what acts on the outside is left out. The ops' definitions say which is which:
 an op that does not declare itself stateful computes.
 """
 
@@ -76,7 +76,7 @@ _CALLS = CALL_OPS.keys() | {"MapDefun"}
 
 
 def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
-    """Return what tells the role of each node of `graph_def`."""
+    """Return what finds the role of each node of `graph_def`."""
     library = library_of(graph_def)
     harmless: dict[str, bool] = {}
 

@@ -2,7 +2,7 @@
 
 Wraps the methods of TensorFlow that call functions in eager mode, and that run a graph
 in a Session. A graph arrives on the thread of the call that needs it, so that the
-thread tells whose graph it is, and for which instance.
+thread knows whose graph it is, and for which instance.
 
 A Session keeps what it has optimized by the names of feeds, fetches and targets: a
 target that is named again makes another instance. Instances share variables, queues,
@@ -192,7 +192,7 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
 def _called(
     callee: _Callee, label: str, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call something, and tell the graphs that arrive meanwhile what it is."""
+    """Call something, and let the graphs that arrive meanwhile know what it is."""
     outer = _thread.callee, _thread.label
     _thread.callee, _thread.label = callee, label
     try:

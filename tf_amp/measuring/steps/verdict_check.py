@@ -38,7 +38,7 @@ class VerdictCheck:
     """
 
     def __init__(self, verdict: Verdict, contradicted: Callable[[], None]) -> None:
-        """Begin with calls that are not timed; tell if they contradict a verdict."""
+        """Begin with calls that are not timed; call `contradicted` once they do."""
         self.decided: list[Decided] = []
         self.is_over = False
         self._verdict = verdict

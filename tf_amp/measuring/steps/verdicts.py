@@ -34,7 +34,7 @@ _SPREAD = 0.2
 def outcome_of(
     trial: Trial, costs: KnownCosts, decided: Callable[[bool], None]
 ) -> Outcome:
-    """Tell which of two graphs is faster, or have it found out and reported once.
+    """Return which of two graphs is faster, or have it found out and reported once.
 
     What is certain without is not compared, nor is what keeps state in its kernels: a
     second instance would repeat the random numbers of the first, or miss what lies in

@@ -15,7 +15,7 @@ from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tracing import grappler_preview
 
 if TYPE_CHECKING:
-    from grappler_pass.functions.plan_merging import Part
+    from grappler_pass.functions.plan_merging import PlanPart
     from grappler_pass.graph.view import Item
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
@@ -32,11 +32,11 @@ def plan_with_compiled(plan: Plan, graph: Any, settings_of: SettingsOf) -> Plan:
       graph: of that function, as traced.
       settings_of: returns item and settings of a graph.
     """
-    from grappler_pass.functions.plan_merging import Part, merged
+    from grappler_pass.functions.plan_merging import PlanPart, merged
 
-    parts = [Part("", 1.0, plan)]
+    parts = [PlanPart("", 1.0, plan)]
     for callee in private.compiled_callees(graph):
-        parts.append(Part(callee.name, 1.0, plan_of_compiled(callee, settings_of)))
+        parts.append(PlanPart(callee.name, 1.0, plan_of_compiled(callee, settings_of)))
     return merged(parts) if len(parts) > 1 else plan
 
 
@@ -58,10 +58,10 @@ def plan_of_compiled(graph: Any, settings_of: SettingsOf) -> Plan:
 
 def _parts(
     graph_def: Any, item: Item, shapes: Any, name: str, settings_of: SettingsOf
-) -> Iterator[Part]:
+) -> Iterator[PlanPart]:
     from grappler_pass import pipeline
     from grappler_pass.functions.bodies import bodies_of
-    from grappler_pass.functions.plan_merging import Part
+    from grappler_pass.functions.plan_merging import PlanPart
     from grappler_pass.rewriting.apply import is_rewritten
 
     lists = settings_of(graph_def, item)[1].lists
@@ -76,4 +76,4 @@ def _parts(
             shapes=body.shapes,
             name=body.name or name,
         )
-        yield Part(body.name, body.weight, plan)
+        yield PlanPart(body.name, body.weight, plan)

@@ -1,4 +1,4 @@
-"""One node of a planned graph as an audit looks at it, and what would let it go low.
+"""One node of a planned graph as an audit looks at it, and what keeps it in float32.
 
 A change, to another type or other op lists, is tried on the graph before it is
 reported, by the rules that the pass itself keeps to. What it would gain is not looked
@@ -22,7 +22,7 @@ from grappler_pass.graph.type_slots import dtype_name
 from grappler_pass.graph.view import Node, Port
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Decision
-from grappler_pass.pricing.seconds import call_of
+from grappler_pass.pricing.seconds import op_call_of
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.list_edits import PREFIX, ListEdit
 from tf_amp.tools.target_device import Target
@@ -40,7 +40,7 @@ class Alternatives:
         self._eligible = functools.cache(eligible)
 
     def is_free_in(self, low_dtype: str, node: Node) -> bool:
-        """Return whether a node could go low if the plan were for another type."""
+        """Return whether a node could be in 16 bits if these were of another type."""
         return self._is_free(node, low_dtype, self._edits)
 
     def freeing_edit(self, op: str, node: Node) -> str:
@@ -58,7 +58,7 @@ class Alternatives:
 def _eligible(
     draft: Draft, target: Target, config: AmpConfig, low_dtype: str, edits: Edits
 ) -> tuple[bool, ...]:
-    """Return for each slot whether it could go low."""
+    """Return for each slot whether it could be in 16 bits."""
     edited = dataclasses.replace(config, list_edits=edits)
     chosen = dataclasses.replace(target, low_dtype=low_dtype).settings(edited)
     tried = pipeline.constrained(dataclasses.replace(draft, settings=chosen))
@@ -81,12 +81,12 @@ def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Case:
+class AuditedNode:
     """One priced node of a planned graph, on a device, beside what might be asked for.
 
     Attributes:
       decision: of the node's first slot, which carries its price.
-      is_low: whether any slot of the node goes low.
+      is_low: whether any slot of the node is in 16 bits.
     """
 
     draft: Draft
@@ -142,7 +142,7 @@ class Case:
             enum = draft.slots.output_dtype(port.node, port.output)
             return TensorSpec(shape, dtype_name(enum, "float32"))
 
-        return call_of(self.node, draft.slots, spec)
+        return op_call_of(self.node, draft.slots, spec)
 
     @cached_attribute
     def works(self) -> tuple[Work, ...]:

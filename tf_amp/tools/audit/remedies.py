@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.planning.plan import Cause, Decision
-from tf_amp.tools.audit.cases import Alternatives, Case
+from tf_amp.tools.audit.cases import Alternatives, AuditedNode
 
 _HALF_FULL = 0.5
 # An op that takes less than this many starts is bound by them.
@@ -32,14 +32,14 @@ class Finding:
     remedy: str = ""
 
 
-def _held_by_rule(case: Case) -> Finding | None:
+def _held_by_rule(case: AuditedNode) -> Finding | None:
     """What the op lists and the caller keep in float32, whatever it costs."""
     if case.is_low or case.cause in ("COST", "MARGIN"):
         return None
     return Finding(_reason_text(case), _list_remedy(case))
 
 
-def _reason_text(case: Case) -> str:
+def _reason_text(case: AuditedNode) -> str:
     """Return the plan's reason; of a culprit the op, so that alike nodes say alike."""
     reason = case.decision.reason
     view = case.draft.view
@@ -50,7 +50,7 @@ def _reason_text(case: Case) -> str:
     return f"{reason.cause.value}: {view.nodes[view.index[reason.detail]].op}"
 
 
-def _list_remedy(case: Case) -> str:
+def _list_remedy(case: AuditedNode) -> str:
     """Say what would free the node; empty where nothing that was tried does."""
     if case.cause not in (*_BY_LISTS, "RANGE"):
         return ""
@@ -65,7 +65,7 @@ def _list_remedy(case: Case) -> str:
     return f"if you know it to be harmless: {edit}" if edit else ""
 
 
-def _unaligned(case: Case) -> Finding | None:
+def _unaligned(case: AuditedNode) -> Finding | None:
     """Rows that tensor cores cannot read."""
     units, product = case.roofline.multiprocessors, case.product
     if units is None or product is None:
@@ -84,7 +84,7 @@ def _unaligned(case: Case) -> Finding | None:
     )
 
 
-def _cast_heavy(case: Case) -> Finding | None:
+def _cast_heavy(case: AuditedNode) -> Finding | None:
     """Casts that eat what 16 bits save."""
     row = case.decision
     if case.is_low and row.cast_seconds < _CAST_SHARE * case.seconds:
@@ -111,7 +111,7 @@ def _neighbor_remedy(neighbor: Decision) -> str:
     return f"free its neighbor {neighbor.op}: {reason.cause.value}"
 
 
-def _idle_device(case: Case) -> Finding | None:
+def _idle_device(case: AuditedNode) -> Finding | None:
     """Products with fewer tiles than the device has multiprocessors."""
     units, product = case.roofline.multiprocessors, case.product
     if units is None or product is None:
@@ -126,7 +126,7 @@ def _idle_device(case: Case) -> Finding | None:
     )
 
 
-def _launch_bound(case: Case) -> Finding | None:
+def _launch_bound(case: AuditedNode) -> Finding | None:
     """Ops that take no longer than it takes to start them."""
     launch = max(case.roofline.overhead_seconds, case.roofline.dispatch_seconds)
     starts = launch * max(len(case.works), 1) * case.weight
@@ -138,14 +138,14 @@ def _launch_bound(case: Case) -> Finding | None:
     )
 
 
-def _not_faster(case: Case) -> Finding | None:
+def _not_faster(case: AuditedNode) -> Finding | None:
     """Ops whose price in 16 bits is no better."""
     if case.is_low:
         return None
     return Finding(str(case.decision.reason))
 
 
-def _narrow(case: Case) -> Finding | None:
+def _narrow(case: AuditedNode) -> Finding | None:
     """Products whose tiles are too small to keep the 16-bit units fed."""
     product = case.product
     if product is None or case.memory_seconds > _HALF_FULL * case.seconds:
@@ -157,7 +157,7 @@ def _narrow(case: Case) -> Finding | None:
     )
 
 
-def _memory_bound(case: Case) -> Finding | None:
+def _memory_bound(case: AuditedNode) -> Finding | None:
     """What is left: 16 bits halve what is moved, and no more."""
     why = "bound by memory: 16 bits halve what is moved, no more"
     if case.product is None:
@@ -165,7 +165,7 @@ def _memory_bound(case: Case) -> Finding | None:
     return Finding(why, "wider layers do more with what they read")
 
 
-RULES: tuple[Callable[[Case], Finding | None], ...] = (
+RULES: tuple[Callable[[AuditedNode], Finding | None], ...] = (
     _held_by_rule,
     _unaligned,
     _idle_device,
@@ -177,7 +177,7 @@ RULES: tuple[Callable[[Case], Finding | None], ...] = (
 )
 
 
-def finding_of(case: Case) -> Finding:
+def finding_of(case: AuditedNode) -> Finding:
     """Return what the first rule that applies says."""
     return next(found for rule in RULES if (found := rule(case)) is not None)
 
@@ -210,7 +210,7 @@ class Obstacle:
 def obstacles_of(alternatives: Alternatives) -> tuple[Obstacle, ...]:
     """Return the nodes that lose most by their plan, alike ones together."""
     draft = alternatives.draft
-    groups: dict[tuple[str, str, str, Finding], list[Case]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, Finding], list[AuditedNode]] = defaultdict(list)
     least = _LEAST_SHARE * draft.plan.seconds_after / max(len(draft.view.nodes), 1)
     for case in _priced(alternatives):
         if case.seconds - case.best_seconds > least:
@@ -233,7 +233,7 @@ def obstacles_of(alternatives: Alternatives) -> tuple[Obstacle, ...]:
     return tuple(found[:_SHOWN])
 
 
-def _priced(alternatives: Alternatives) -> Iterator[Case]:
+def _priced(alternatives: Alternatives) -> Iterator[AuditedNode]:
     """Yield the nodes that take time, as their plan has them."""
     draft, roofline = alternatives.draft, alternatives.target.profile.roofline
     for node in draft.view.nodes:
@@ -246,10 +246,10 @@ def _priced(alternatives: Alternatives) -> Iterator[Case]:
         first = dataclasses.replace(
             rows[0], reason=(low or rows)[0].reason, dtype=(low or rows)[0].dtype
         )
-        yield Case(draft, node, first, bool(low), roofline, alternatives)
+        yield AuditedNode(draft, node, first, bool(low), roofline, alternatives)
 
 
-def _shape(case: Case) -> str:
+def _shape(case: AuditedNode) -> str:
     product = case.product
     if product is not None:
         batch = f"{product.batch} x " if product.batch > 1 else ""

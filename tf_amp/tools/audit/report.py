@@ -116,7 +116,7 @@ def print_audits(audits: Sequence[Audit]) -> None:
             "ms: of the mixed step; lost: of these, what 16 bits at their best would "
             "save. CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
             f"{list_edits.PREFIX}. Which ops run in 16 bits: {audits[0].kernels}. "
-            f"Prices: {audits[0].assumptions}. Left out: input pipeline, host, "
+            f"Costs: {audits[0].assumptions}. Left out: input pipeline, host, "
             "transfers between devices, XLA's fusions."
         )
 

@@ -36,7 +36,7 @@ class Context:
 
     Attributes:
       versions: of Python, tf-amp and what they stand on, by name.
-      processor: model, how many cores this process may use, and what tells its speed.
+      processor: model, how many cores this process may use, and what decides its speed.
       revision: of the git repository that the target is in, with "+" where files
         differ from it; "" where there is none.
       date: when it was begun, in UTC.
@@ -117,7 +117,7 @@ def _differing_targets(kept: Mapping[str, Any], given: Mapping[str, Any]) -> lis
     if kept["digest"] == given["digest"]:
         return []
     if not kept["digest"]:
-        return [f"it does not tell which text of {given['name']} was measured"]
+        return [f"it does not say which text of {given['name']} was measured"]
     return [f"{given['name']} was edited since"]
 
 

@@ -37,7 +37,7 @@ _EXCEPTION_STATUS = 1
 _LONGEST, _PART = 200, 95
 
 Step = tuple[float, float, int]
-# Lines of a journal by what they tell.
+# Lines of a journal by what they report.
 Seen = dict[str, list[list[Any]]]
 
 

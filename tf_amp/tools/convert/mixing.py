@@ -128,7 +128,7 @@ def size_remarks(options: Options, plans: Mapping[str, Plan]) -> tuple[str, ...]
     shapes = (d.shape for plan in plans.values() for d in plan.decisions)
     if not any(shape and shape[0] is None for shape in shapes):
         return ()
-    return ("sizes of batches are open, so prices are guesses; name one by --batch",)
+    return ("sizes of batches are open, so costs are guesses; name one by --batch",)
 
 
 def _signature_gains(

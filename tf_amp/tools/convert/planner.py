@@ -203,7 +203,7 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
 
 
 def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
-    """Return what the reads of variables in a function tell of its handles."""
+    """Return what the reads of variables in a function show of its handles."""
     contents: dict[str, tuple[int, Shape | None]] = {}
     for node in function.node_def:
         if node.op == "ReadVariableOp" and _has_shapes(node):

@@ -151,7 +151,8 @@ class ConversionReport(NotebookDisplay):
         if not low:
             return f"nothing to gain in {self.low_dtype} {where}; it stays as it is"
         return (
-            f"{low} of {slots} float slots to {self.low_dtype} {where}, {casts} casts"
+            f"{low} of {slots} float type attributes to {self.low_dtype} {where}, "
+            f"{casts} casts"
         )
 
     def _storage(self) -> str:

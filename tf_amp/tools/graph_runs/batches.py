@@ -111,7 +111,7 @@ def batches_from_file(path: pathlib.Path, specs: Specs) -> tuple[Batch, ...]:
 
     Raises:
       UnfitDataError: the file cannot be read, or its arrays do not fit; the message
-        tells what is expected.
+        says what is expected.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -135,7 +135,7 @@ def batches_from_file(path: pathlib.Path, specs: Specs) -> tuple[Batch, ...]:
 def checked_batches(given: Iterable[Any], specs: Specs) -> tuple[Batch, ...]:
     """Return batches from a Python iterable: of mappings, sequences or single arrays.
 
-    UnfitDataError tells which one does not fit, and what is expected.
+    UnfitDataError names the one that does not fit, and what is expected.
     """
     found: list[Batch] = []
     for number, batch in enumerate(given, 1):

@@ -43,7 +43,7 @@ from tf_amp.tracing.traces import with_traced_shapes
 _SEED = 20
 _SEEDS = {"seed", "seed2"}
 _PREFIX = "tf_amp_case"
-# What TensorFlow begins a message with that tells where in the graph it was.
+# What TensorFlow begins a message with that says where in the graph it was.
 _FAILED = "Graph execution error:"
 
 
@@ -70,7 +70,7 @@ class Watched:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Case:
+class GraphCase:
     """A graph as Grappler passes it, to be run outside of its program.
 
     Attributes:
@@ -102,7 +102,7 @@ class Case:
         return self.shapes if self.run_shapes is None else self.run_shapes
 
 
-def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
+def run(case: GraphCase, graph_def: GraphDef, values: Values) -> dict[str, Array]:
     """Run a graph, a case's or made of it, and return the tensors watched, by name."""
     sandbox = sandbox_of(case, graph_def, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
@@ -135,7 +135,7 @@ def tensors_in(
     return {name: port for name, port in ports.items() if port is not None}
 
 
-def with_run_shapes(case: Case) -> Case:
+def with_run_shapes(case: GraphCase) -> GraphCase:
     """Return a case that knows which shapes its values lead to."""
     fed = copy.deepcopy(case.graph_def)
     is_open = False
@@ -151,7 +151,7 @@ def with_run_shapes(case: Case) -> Case:
     return dataclasses.replace(case, run_shapes=shapes)
 
 
-def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
+def completed(case: GraphCase, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     """Return values for all that some graphs need: those known, else made-up ones."""
     found = dict(case.values)
     for graph_def in graph_defs:
@@ -161,7 +161,7 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     return found
 
 
-def sandbox_of(case: Case, graph_def: GraphDef, values: Values) -> Sandbox:
+def sandbox_of(case: GraphCase, graph_def: GraphDef, values: Values) -> Sandbox:
     """Return a graph, a case's or made of it, that runs by itself on such values."""
     known = dict(case.known_shapes)
     for name, value in values.items():

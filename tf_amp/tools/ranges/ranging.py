@@ -24,7 +24,7 @@ from grappler_pass.graph.op_table import ENTER_OPS, NEXT_ITERATION_OPS, SWITCH_O
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port
-from grappler_pass.pricing.seconds import call_of
+from grappler_pass.pricing.seconds import op_call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.measuring.sandbox.contents import Array
@@ -97,7 +97,7 @@ def joined(found: Iterable[Ranges]) -> Ranges:
 def _seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
     """Return the tensors that may be in 16 bits, by their names in the graph.
 
-    They are what operations make or read that may go low in either type. Nothing has
+    They are what operations make or read that may be in either 16-bit type. Nothing has
     been seen of them yet.
     """
     slots = SlotTable.from_view(view)
@@ -107,7 +107,7 @@ def _seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
 
 
 def _eligible(view: GraphView, slots: SlotTable, shapes: Shapes) -> Sequence[bool]:
-    """Say of every slot whether a list lets it go low, whatever that costs."""
+    """Say of every slot whether a list lets it be in 16 bits, whatever that costs."""
     found = [False] * len(slots.slots)
     for low_dtype in LOW_DTYPES:
         lists = OpLists.for_dtype(low_dtype)
@@ -174,7 +174,7 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
     def spec(port: Port) -> TensorSpec:
         return TensorSpec(known_shape(shapes, view, port), "float32")
 
-    call = call_of(node, slots, spec)
+    call = op_call_of(node, slots, spec)
     if any(spec.shape is None for spec in (*call.inputs[:1], *call.outputs[:1])):
         return None
     if node.op in _REDUCTIONS and call.inputs and call.outputs:

@@ -1,4 +1,4 @@
-"""Have a graph tell of its tensors while it runs, wherever it runs.
+"""Have a graph report its tensors while it runs, wherever it runs.
 
 Before   a --> b, c
 After    a --> record (Python);  a --> Identity(waits for record) --> b, c
@@ -107,7 +107,7 @@ READ, DEREFERENCE = "ReadVariableOp", "Identity"
 
 
 def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> GraphDef:
-    """Return a copy of a graph that tells of some of its tensors.
+    """Return a copy of a graph that reports some of its tensors.
 
     Whoever else reads a variable's handle, to change it as well, waits for the record.
     What the graph does not hold, or read, is left out.
@@ -135,7 +135,7 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
 
 
 def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDef]:
-    """Return the nodes that tell that a run begins; the last one does so."""
+    """Return the nodes that report that a run begins; the last one does so."""
     if records.begin is None:
         return []
     place = recorder.number_of(records.begin)
@@ -163,7 +163,7 @@ def _constant(name: str, value: np.generic, device: str) -> NodeDef:
 def _recording_nodes(
     tap: Tap, producer: NodeDef, recorder: Recorder, begin: str
 ) -> Iterator[NodeDef]:
-    """Yield the nodes that tell of a tensor; the last one hands it on."""
+    """Yield the nodes that report a tensor; the last one hands it on."""
     name, output = split_input(tap.text)
     device, stem = producer.device, f"{name}/{RECORDER}_{output}"
     place = recorder.number_of(tap.receiver)

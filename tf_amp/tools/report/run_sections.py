@@ -63,7 +63,7 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
     figure.update_yaxes(title="loss scale", dtick=1)
     return Section(
         title,
-        f"{skipped[-1]:g} steps skipped; a point tells which operation "
+        f"{skipped[-1]:g} steps skipped; a point names the operation that "
         "overflowed first.",
         figure=figure,
     )

@@ -32,7 +32,7 @@ def compare(
     with_rounded_weights: Callable[..., Any] | None = None,
     name: str = "",
 ) -> Verification:
-    """Run both functions on the same inputs and tell whether the numbers hold.
+    """Run both functions on the same inputs and return whether the numbers hold.
 
     Args:
       float32: returns a tensor or any structure of them; run twice, for its noise.

@@ -21,7 +21,7 @@ from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.graph_runs.batches import arguments_by_placeholder
-from tf_amp.tools.graph_runs.executing import Case
+from tf_amp.tools.graph_runs.executing import GraphCase
 from tf_amp.tools.verify.comparing import named_leaves
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
@@ -34,7 +34,7 @@ def case_of(
     kwargs: dict[str, Any],
     choice: Choice,
     fetches: Iterable[str] | None = None,
-) -> Case:
+) -> GraphCase:
     """Return a function or a GraphDef as a case, given as to `tf_amp.explain`."""
     if isinstance(fn, GraphDef):
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
@@ -47,7 +47,7 @@ def case_of(
 
 def case_from_function(
     function: Any, choice: Choice, values: Mapping[str, Array]
-) -> Case:
+) -> GraphCase:
     """Return a ConcreteFunction as a case, with the values its variables have now.
 
     Those of its arguments are given, by the names that a sandbox gives them.
@@ -66,7 +66,7 @@ def case_from_function(
     )
 
 
-def case_from_traced(graph: Any, values: Mapping[str, Array]) -> Case:
+def case_from_traced(graph: Any, values: Mapping[str, Array]) -> GraphCase:
     """Return a traced function that XLA compiles as a case, with its arguments."""
     return _case_from_graph(
         grappler_preview.graph_with_variables(graph),
@@ -112,7 +112,7 @@ def _case_from_graph(
     variables: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
     is_compiled: bool = False,
-) -> Case:
+) -> GraphCase:
     """Return a traced graph, run for the nodes that are kept, as a case."""
     config = choice.applied_to(explanation.config_for(graph_def))
     # What it calls is in 16 bits already, also where it stays float32 itself.
@@ -134,18 +134,18 @@ def _unwatched_case(
     config: AmpConfig,
     values: Mapping[str, Array],
     name: str,
-) -> Case:
+) -> GraphCase:
     """Return a graph as Grappler leaves it as a case."""
     item, chosen = explanation.item_and_settings(graph_def, kept, config)
     shapes = with_traced_shapes(graph_def, shapes_from_graph_def(graph_def))
-    return Case(graph_def, item, shapes, chosen, values, name=name)
+    return GraphCase(graph_def, item, shapes, chosen, values, name=name)
 
 
 def watched(
-    case: Case,
+    case: GraphCase,
     variables: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
-) -> Case:
+) -> GraphCase:
     """Return a case of which outputs and gradients are compared.
 
     Args:
@@ -167,7 +167,7 @@ def watched(
     return dataclasses.replace(case, watched=tensors, variables=variables)
 
 
-def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
+def plain_case(fn: Any, fetches: Iterable[str] = ()) -> GraphCase:
     """Return a graph as a case, its functions inlined and nothing fused.
 
     It is a GraphDef with the nodes to run, or a ConcreteFunction, whose variables have

@@ -108,7 +108,7 @@ def ranges(
     underflow: float = DEFAULT_UNDERFLOW,
     depth: int | None = None,
 ) -> Ranges:
-    """Run a function in float32 on batches of data and tell what its tensors keep to.
+    """Run a function in float32 on batches of data and return what its tensors keep to.
 
     Args:
       fn: a `tf.function`, any callable it could wrap (a Keras model), or a

@@ -23,7 +23,7 @@ from tf_amp.measuring.sandbox.contents import Array, Content
 from tf_amp.rewriting import host
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools import running_scripts
-from tf_amp.tools.graph_runs.executing import Case, sandbox_of
+from tf_amp.tools.graph_runs.executing import GraphCase, sandbox_of
 from tf_amp.tools.ranges import recording
 from tf_amp.tools.ranges.ranging import Statistics
 from tf_amp.tools.ranges.recording import Records, Tap
@@ -34,7 +34,7 @@ from tf_amp.tracing.traces import with_traced_shapes
 
 def captured_cases(
     run: Callable[[], object], environment: Mapping[str, str | None]
-) -> tuple[tuple[Case, ...], dict[str, str]]:
+) -> tuple[tuple[GraphCase, ...], dict[str, str]]:
     """Run a script in float32 and return its graphs with what they first got.
 
     They are in the order they came. Also, by name, those that cannot be run again, with
@@ -44,7 +44,7 @@ def captured_cases(
     skipped: dict[str, str] = {}
     without_xla = WithoutXla()
 
-    def records_of(case: Case) -> Records | None:
+    def records_of(case: GraphCase) -> Records | None:
         if case.settings.fuses:
             skipped[case.name] = "it has operations that XLA alone can run"
             return None
@@ -70,7 +70,7 @@ def ranges_of_script(
     """Run a script in float32 and return the ranges of its graphs over all steps."""
     statistics = Statistics()
 
-    def records_of(case: Case) -> Records | None:
+    def records_of(case: GraphCase) -> Records | None:
         if case.settings.fuses:
             return None
         view = GraphView.from_graph_def(case.graph_def, case.item)
@@ -83,7 +83,7 @@ def ranges_of_script(
 def _run(
     run: Callable[[], object],
     environment: Mapping[str, str | None],
-    records_of: Callable[[Case], Records | None],
+    records_of: Callable[[GraphCase], Records | None],
     without_xla: WithoutXla,
 ) -> None:
     """Run a script to its end or that of its time; the end itself is no error.
@@ -100,10 +100,12 @@ def _run(
         name: str,
         settings: Settings,
     ) -> GraphDef | None:
-        # It tells of its tensors already.
+        # It reports its tensors already.
         if any(f"/{recording.RECORDER}_" in node.name for node in graph_def.node):
             return None
-        records = records_of(Case(graph_def, item, shapes(), settings, {}, name=name))
+        records = records_of(
+            GraphCase(graph_def, item, shapes(), settings, {}, name=name)
+        )
         return records and recording.with_records(graph_def, records, recorder)
 
     host.current().observers.append(observe)
@@ -117,7 +119,7 @@ def _run(
 class _Captured:
     """A graph that is going to run, and what it has got so far."""
 
-    case: Case
+    case: GraphCase
     # Of the function that XLA would have compiled; None for a graph as it is.
     compiled: Uncompiled | None = None
     values: dict[str, Array] = dataclasses.field(default_factory=dict)
@@ -135,7 +137,7 @@ class _Captured:
         holder = recording.DEREFERENCE if content.is_reference else holder
         return Tap(keep, content.name, content.dtype, holder)
 
-    def complete(self) -> Case:
+    def complete(self) -> GraphCase:
         """Return the case with all that it has got."""
         if self.compiled is None:
             return dataclasses.replace(self.case, values=dict(self.values))

@@ -23,7 +23,7 @@ from grappler_pass.planning.plan import Plan
 from tf_amp.measuring.sandbox.contents import Values
 from tf_amp.tools import progress
 from tf_amp.tools.graph_runs.executing import (
-    Case,
+    GraphCase,
     completed,
     rounded,
     run,
@@ -43,7 +43,7 @@ from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 _STATIC = "Static"
 # Of the floats of a state the scale comes first.
 _PLACE = 0
-# Whatever is not excluded goes low, wherever it stands: so a try is the plan without
+# What is not excluded is in 16 bits, wherever it stands: so a try is the plan without
 # what is cleared, and nothing else is missing.
 _LEVEL = "O3"
 _REASON = "tried in float32"
@@ -52,7 +52,11 @@ _T = TypeVar("_T")
 
 
 def verified(
-    case: Case, *, tolerance: float | None = None, bisect: bool = False, data: str = ""
+    case: GraphCase,
+    *,
+    tolerance: float | None = None,
+    bisect: bool = False,
+    data: str = "",
 ) -> Verification:
     """Return what is found of a case's rewrite.
 
@@ -81,7 +85,7 @@ def verified(
     )
 
 
-def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
+def with_lowered_scale(case: GraphCase, graph_def: GraphDef, values: Values) -> Values:
     """Return values with a loss scale at which the gradients of a graph are finite.
 
     A dynamic scale begins where the first steps overflow, by design: these are skipped.
@@ -112,7 +116,7 @@ def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Value
 
 
 def _rewritten(
-    case: Case, kept: Iterable[str] = (), *, opt_level: str = ""
+    case: GraphCase, kept: Iterable[str] = (), *, opt_level: str = ""
 ) -> pipeline.Rewrite:
     """Run the pass on a case, at its own level by default; more nodes may be kept."""
     tried = ((name, _REASON) for name in kept)
@@ -140,7 +144,9 @@ class _Controls:
     with inputs and weights rounded to 16 bits. The tolerance is for relative errors.
     """
 
-    def __init__(self, case: Case, values: Values, tolerance: float | None) -> None:
+    def __init__(
+        self, case: GraphCase, values: Values, tolerance: float | None
+    ) -> None:
         """Run a case in float32."""
         low_dtype = case.settings.low_dtype
         moved = {name: rounded(v, low_dtype) for name, v in values.items()}

@@ -30,7 +30,7 @@ _KEY_BYTES = 2**16
 
 
 def key_of(model: Any) -> str:
-    """Return what tells the weights and the step of a model from others."""
+    """Return what distinguishes the weights and the step of a model from others."""
     made = hashlib.blake2b(str(_steps_of(model)).encode(), digest_size=16)
     for value in _smallest(model.trainable_variables):
         made.update(np.ascontiguousarray(value).tobytes())

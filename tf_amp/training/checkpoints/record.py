@@ -28,7 +28,7 @@ class Record:
       loss_scales: in the order in which they were first used.
       plans: by what the graph is known by again.
       has_optimizer: whether weights were updated by an optimizer, not by hand.
-      step: tells the weights that belong to it, see `keras_files`; empty where these
+      step: identifies the weights it belongs to, see `keras_files`; empty where these
         are in the same file.
     """
 

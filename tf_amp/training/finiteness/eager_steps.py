@@ -1,8 +1,8 @@
 """Whether a step outside of all functions is to be taken.
 
-What a call for gradients returns is known for what it is. Other tensors do not tell
+What a call for gradients returns is known for what it is. Other tensors do not show
 what they were made from: they show an overflow by not being finite, or else, clipped as
-they may be, the loss scale's state tells what has happened since the optimizer was
+they may be, the loss scale's state shows what has happened since the optimizer was
 asked the last time.
 """
 

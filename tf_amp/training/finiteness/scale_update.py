@@ -15,7 +15,7 @@ from tf_amp.training.finiteness import finite_branches
 from tf_amp.training.finiteness.of_gradients import largest_of, must_select
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 
-# What tells that a call has been counted.
+# What shows that a call has been counted.
 _COUNTED = ("skipped_steps", "good_steps", "scale")
 # Adds operations, given a bool scalar: whether gradients are finite.
 Watching = Callable[[Any], list[Any]]

@@ -1,7 +1,7 @@
 """Overflows that are added up beside a loss scale's counters.
 
 Of an overflow within a branch, a loop or a function that is not counted, because
-another one of the same tape has been, the counters would not tell.
+another one of the same tape has been, the counters would not show it.
 
 Within a function, a branch or a loop that each replica traces for itself, nothing can
 be agreed on, and variables that are the same on all replicas cannot be written. There

@@ -1,4 +1,4 @@
-"""Whether to fuse where a program is being traced, and what tells of it."""
+"""Whether to fuse where a program is being traced, and what shows it."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _checked_loop(
 def _with_flags(
     body: Callable[..., Any], loop: gradient_context.Loop
 ) -> Callable[..., Any]:
-    """Return a loop's body that tells also whether its gradients are finite."""
+    """Return a loop's body that returns also whether its gradients are finite."""
     converted = private.converted(body)
 
     @unconverted
@@ -224,7 +224,7 @@ def _call(loss_scale: LossScale, sources: Any, tape: Any) -> ScaledCall:
         loop.tapes.extend([tape] if tape else [])
         return loop.call
     if tape is not None:
-        return tape_calls.call_of(tape, loss_scale, sources)
+        return tape_calls.scaled_call_of(tape, loss_scale, sources)
     return tape_calls.call_for_sources(loss_scale, sources)
 
 

@@ -1,8 +1,8 @@
 """What a call for gradients hands on: its gradients as they are, finite or not.
 
 What is computed from an overflow may be finite and wrong, once it is clipped: gradients
-of it are NaN, which tells the call that takes them, wherever that is. In graphs, where
-votes tell the tapes, this is written into the results' own gradient: it takes no
+of it are NaN, which shows the call that takes them, wherever that is. In graphs, where
+votes show the tapes, this is written into the results' own gradient: it takes no
 operation unless it is asked for.
 """
 

@@ -35,7 +35,7 @@ class _Record:
     Attributes:
       calls: by graph and loss scale, which they keep alive.
       home: the graph that it was begun in; None of eager execution.
-      readings: what the states held then; None where votes tell of inner gradients.
+      readings: what the states held then; None where votes report inner gradients.
     """
 
     calls: dict[tuple[int, int], ScaledCall] = dataclasses.field(default_factory=dict)
@@ -59,7 +59,7 @@ def note_reset(tape: Any) -> None:
     record.home = _present_graph()
 
 
-def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
+def scaled_call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
     """Return the call that gradients taken here of a tape belong to."""
     home = _home_seen_from_here(tape)
     record, key = _record_of(tape), (id(home), id(loss_scale))

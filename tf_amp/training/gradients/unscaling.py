@@ -189,7 +189,7 @@ class ScaledCall:
         return is_here and not in_frames and private.can_merge()
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
-        """Adjust the loss scale; return the gradients, which tell how they came out."""
+        """Adjust the loss scale; return the gradients, which show how they came out."""
         # Functions and graphs pass overflows on.
         if tf.executing_eagerly() and not bool(finite):
             warn_of_overflow(float(self.scale))

@@ -30,7 +30,7 @@ def mark_unscaled(gradient: Any) -> None:
 
 
 def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
-    """Tell of a scale whether what it multiplies is divided again in the same graph.
+    """Mark a scale by whether what it multiplies is divided again in the same graph.
 
     Once it has not been, it never is.
 

@@ -199,7 +199,7 @@ def _given_name(number: int) -> str:
 def _flags(
     graph: Any, view: GraphView, needed: Sequence[int], limit: float
 ) -> dict[int, Any]:
-    """Return tensors that tell of the nodes in reach whether they keep within it."""
+    """Return, for the nodes in reach, tensors that say whether they keep within it."""
     hidden = hidden_nodes(view, needed)
     flags: dict[int, Any] = {}
     for index in needed:

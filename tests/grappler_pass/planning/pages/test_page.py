@@ -82,7 +82,7 @@ def test_what_is_kept_is_summed_by_reason():
 
 def test_a_plan_of_nothing_has_a_page_without_charts():
     html = plan_of().to_html()
-    assert "<script" not in html and "0 of 0 float slots" in html
+    assert "<script" not in html and "0 of 0 float type attributes" in html
 
 
 @pytest.mark.parametrize("name", ["jinja2", "plotly"])

@@ -76,7 +76,7 @@ def test_a_file_that_does_not_tell_which_text_was_measured_is_refused(
     path: pathlib.Path,
 ) -> None:
     record_with_digest("").write(path)
-    with pytest.raises(ConfigError, match="does not tell which text of module:func"):
+    with pytest.raises(ConfigError, match="does not say which text of module:func"):
         continued(record_with_digest("one"), path)
 
 

@@ -45,7 +45,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(source: pathlib.Path) -> Kind:
-    """Tell what `source` is by its name and contents; an error names the kinds."""
+    """Return what `source` is by its name and contents; an error names the kinds."""
     if not source.exists():
         raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
     if any((source / name).is_file() for name in SAVED_MODEL_FILES):

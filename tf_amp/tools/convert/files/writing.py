@@ -76,7 +76,7 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def _why(error: OSError) -> str:
     text = error.strerror or str(error)
-    # What copies a folder tells of all its failures in one text.
+    # What copies a folder reports all its failures in one text.
     is_full = error.errno in _DISK_FULL or any(
         os.strerror(n) in text for n in _DISK_FULL
     )
