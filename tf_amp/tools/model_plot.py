@@ -12,7 +12,7 @@ from typing import Any
 
 from grappler_pass.planning.layers import planned_nodes
 from grappler_pass.planning.plan import Decision, Plan
-from tf_amp.errors import ConfigError
+from tf_amp.errors import ConfigError, MissingExtraError
 
 _COLORS = {"float32": "#3b6ea5", "bfloat16": "#2e8b57", "float16": "#2e8b57"}
 _COUNTED = re.compile(r"_\d+$")
@@ -42,14 +42,14 @@ def plot_model(
 
     Raises:
       ConfigError: the model is not one of Keras, or the plan knows none of its layers.
-      ImportError: pydot or graphviz is missing.
+      ImportError: pydot is missing; where it is graphviz, a MissingExtraError.
     """
     path = pathlib.Path(to_file)
     image_format = path.suffix.lstrip(".") or "png"
     try:
         colored_dot(model, plan, **options).write(str(path), format=image_format)
     except OSError as error:
-        raise ImportError(
+        raise MissingExtraError(
             f"plot_model: graphviz did not draw {path} ({error}); its command `dot` "
             "must be installed: https://graphviz.org/download."
         ) from error

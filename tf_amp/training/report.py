@@ -65,7 +65,7 @@ def loss_scale_state(
 
     Raises:
       TensorFlowMissingError: TensorFlow is not installed, or too old.
-      ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
+      ConfigError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
     check_tensorflow()
     from tf_amp.training.overflow import origin as overflow_origin
@@ -96,9 +96,9 @@ def set_loss_scale(
 
     Raises:
       ConfigError: the value is none of those, no gradients have been scaled by such a
-        loss scale yet, or it is not a dynamic one.
+        loss scale yet, it is not a dynamic one, or its state lives in a `tf.Graph` and
+        there is no Session to set it.
       TensorFlowMissingError: TensorFlow is not installed, or too old.
-      ValueError: the state lives in a `tf.Graph`, and there is no Session to set it.
     """
     check_tensorflow()
     known = _state_of(loss_scale)

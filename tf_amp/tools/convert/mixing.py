@@ -41,7 +41,7 @@ class Mixed(NamedTuple):
     """What came of a graph, which was changed in place; names are the report's."""
 
     low_dtype: str
-    device: str
+    device_profile: str
     plans: Mapping[str, Plan]
     left_alone: Mapping[str, str]
     storage: Storage
@@ -96,7 +96,7 @@ def mix(
     _list_new_ops(meta_graph)
     return Mixed(
         planner.settings.low_dtype,
-        planner.device,
+        planner.device_profile,
         plans,
         left_alone,
         storage,

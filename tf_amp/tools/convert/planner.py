@@ -63,7 +63,7 @@ class Planner:
     config: AmpConfig | None = None
 
     @property
-    def device(self) -> str:
+    def device_profile(self) -> str:
         """The name of the device's profile."""
         return self.settings.models[self.device_type].profile.name
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
+from warnings import warn
 
 from rich.console import Group
 from rich.text import Text
@@ -53,7 +54,7 @@ class ConversionReport(NotebookDisplay):
       kind: of the source, such as "SavedModel".
       to: "mixed" or "float32".
       low_dtype: "bfloat16" or "float16".
-      device: what it was planned for: the name of a profile.
+      device_profile: the name of the profile it was planned for.
       opt_level: "O0" to "O3".
       weights: "float32" or "low".
       signatures: predicted gain by name.
@@ -73,7 +74,7 @@ class ConversionReport(NotebookDisplay):
     kind: str
     to: str
     low_dtype: str = ""
-    device: str = ""
+    device_profile: str = ""
     opt_level: str
     weights: str
     signatures: Mapping[str, SignatureGain] = dataclasses.field(default_factory=dict)
@@ -88,6 +89,12 @@ class ConversionReport(NotebookDisplay):
     verifications: Mapping[str, Verification] = dataclasses.field(default_factory=dict)
 
     @property
+    def device(self) -> str:
+        """The earlier name of `device_profile`, with a DeprecationWarning."""
+        warn("device is device_profile now", DeprecationWarning, stacklevel=2)
+        return self.device_profile
+
+    @property
     def is_verified(self) -> bool:
         """Return whether no verification failed."""
         return all(found.ok for found in self.verifications.values())
@@ -96,6 +103,7 @@ class ConversionReport(NotebookDisplay):
         """Return JSON with whole plans."""
         plain = dataclasses.replace(self, plans={}, verifications={})
         fields = dataclasses.asdict(plain) | {"format": "tf-amp conversion 1"}
+        fields["device"] = fields.pop("device_profile")
         for name, gain in self.signatures.items():
             fields["signatures"][name]["ratio"] = gain.ratio
         for name in ("plans", "verifications"):
@@ -147,7 +155,7 @@ class ConversionReport(NotebookDisplay):
         low = sum(d.is_low for plan in self.plans.values() for d in plan.decisions)
         slots = sum(len(plan.decisions) for plan in self.plans.values())
         casts = sum(plan.casts for plan in self.plans.values())
-        where = f"({self.opt_level}, {self.device})"
+        where = f"({self.opt_level}, {self.device_profile})"
         if not low:
             return f"nothing to gain in {self.low_dtype} {where}; it stays as it is"
         return (

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private.training import in_function
 from tf_amp.config.loss_scales.protocol import COUNTERS, LossScale, State, first_state
+from tf_amp.errors import ConfigError
 from tf_amp.training.loss_scale import resumption
 from tf_amp.training.loss_scale.gradient_marks import mark_reading
 from tf_amp.training.loss_scale.placing import collection_here, is_parameter_server
@@ -204,7 +205,7 @@ class ScaleState:
           session: for a state in a `tf.Graph`; by default the one in force.
 
         Raises:
-          ValueError: there is no Session.
+          ConfigError: there is no Session.
         """
         return self.values_in(self._evaluate_vectors(session))
 
@@ -246,7 +247,7 @@ class ScaleState:
             return {k: self._local(k).numpy() for k in self.variables_by_kind}
         session = session or tf.compat.v1.get_default_session()
         if session is None:
-            raise ValueError(
+            raise ConfigError(
                 "The loss scale lives in a tf.Graph: pass the Session that trains it, "
                 "loss_scale_state(session=...), or ask within `with session:`."
             )

@@ -131,12 +131,13 @@ def test_the_command_line_measures_a_saved_model(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = tf.Module()
-    module.weight = tf.Variable(tf.ones([64, 64]))
+    module.weight = tf.Variable(tf.ones([512, 512]))
     module.serve = tf.function(lambda x: x @ module.weight)
-    signature = module.serve.get_concrete_function(tf.TensorSpec([None, 64]))
+    signature = module.serve.get_concrete_function(tf.TensorSpec([512, 512]))
     tf.saved_model.save(module, str(tmp_path / "model"), signature)
     capsys.readouterr()
     assert cli.main(["explain", str(tmp_path / "model"), "--measure", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     prediction = Prediction.from_json(json.dumps(found))
-    assert prediction.float32.measured_seconds > 0.0
+    assert LEAST_SECONDS < prediction.float32.measured_seconds < 1.0
+    assert {row.op: row.nodes for row in prediction.ops}["MatMul"] == 1

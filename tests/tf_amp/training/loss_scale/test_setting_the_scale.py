@@ -56,7 +56,7 @@ def test_it_is_set_in_the_session_in_force():
             tf_amp.set_loss_scale(64.0)
             assert session.run(gradient) == [3.0]
             assert tf_amp.loss_scale_state().scale == 64.0
-        with pytest.raises(ValueError, match="pass the Session"):
+        with pytest.raises(ConfigError, match="pass the Session"):
             tf_amp.set_loss_scale(64.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scaling import are_equal, scaled_by
-from tf_amp import DynamicLossScale, NoOpLossScale, loss_scale_state
+from tf_amp import ConfigError, DynamicLossScale, NoOpLossScale, loss_scale_state
 from tf_amp.training.loss_scale.scale_state import PREFIX
 
 v1 = tf.compat.v1
@@ -183,7 +183,7 @@ def test_the_state_of_a_graph_is_read_through_its_session():
     with a_graph(DynamicLossScale()) as graph:
         x = batch()
         tf.gradients(loss_of(x), [x])
-        with pytest.raises(ValueError, match="pass the Session"):
+        with pytest.raises(ConfigError, match="pass the Session"):
             loss_scale_state()
         with v1.Session(graph=graph):
             assert loss_scale_state().scale == 2.0**15
