@@ -11,7 +11,7 @@ from grappler_pass.costs.device_profile import DeviceProfile
 # spread does not show.
 RUN_TO_RUN = 0.03
 
-# Profile calibrated on this very device. Between two calibrations on one kind of CPU,
+# Profile measured on this very device. Between two profiles of one kind of CPU,
 # two thirds of the figures moved by less than 7 %; reading between the points of a grid
 # adds as much again.
 CALIBRATED = 0.12

@@ -123,10 +123,10 @@ def _refuse_unreached(case: RuleInput, refused: dict[int, Reason]) -> None:
     """Refuse what the flood from the allow ops does not reach."""
     edges = case.edges
     free = [slot not in refused for slot in range(len(edges.lists))]
-    seeds = [s for s, ok in enumerate(free) if ok and edges.lists[s] == ALLOW]
+    starts = [s for s, ok in enumerate(free) if ok and edges.lists[s] == ALLOW]
     both_ways = list(map(operator.add, edges.readers, edges.sources))
-    for slot, origin in enumerate(spread(seeds, both_ways, free)):
-        if origin == UNREACHED:
+    for slot, start in enumerate(spread(starts, both_ways, free)):
+        if start == UNREACHED:
             refused.setdefault(slot, Reason(Cause.NOT_REACHED))
 
 

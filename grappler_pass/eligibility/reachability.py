@@ -31,26 +31,26 @@ def spread(
       crosses: whether the walk goes on from a reached vertex that is no start; None
         for everywhere.
     """
-    origin = [UNREACHED] * len(neighbors)
+    start_of = [UNREACHED] * len(neighbors)
     waiting = list(dict.fromkeys(starts))
     for start in waiting:
-        origin[start] = start
+        start_of[start] = start
     while waiting:
         vertex = waiting.pop()
-        cause = origin[vertex]
+        cause = start_of[vertex]
         for target in neighbors[vertex]:
-            if origin[target] == UNREACHED and enters[target]:
-                origin[target] = cause
+            if start_of[target] == UNREACHED and enters[target]:
+                start_of[target] = cause
                 if crosses is None or crosses[target]:
                     waiting.append(target)
-    return origin
+    return start_of
 
 
 def first_of(*walks: Sequence[int]) -> list[int]:
-    """Return for every vertex the origin by the first walk that reaches it."""
+    """Return for every vertex the start of the first walk that reaches it."""
     return [
-        next((origin for origin in origins if origin != UNREACHED), UNREACHED)
-        for origins in zip(*walks, strict=True)
+        next((start for start in starts if start != UNREACHED), UNREACHED)
+        for starts in zip(*walks, strict=True)
     ]
 
 

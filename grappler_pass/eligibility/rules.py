@@ -126,9 +126,9 @@ def _state_updates(case: RuleInput) -> Refusals:
 
 def _by_region(case: RuleInput, region: list[int], cause: Cause) -> Refusals:
     for node, own in case.nodes_with_slots:
-        origin = region[node.index]
-        if origin != UNREACHED:
-            reason = Reason(cause, case.view.nodes[origin].name)
+        start = region[node.index]
+        if start != UNREACHED:
+            reason = Reason(cause, case.view.nodes[start].name)
             yield from ((slot, reason) for slot in own)
 
 
@@ -226,14 +226,14 @@ def _fused_afterwards(case: RuleInput) -> Refusals:
 
 def _exact_values(case: RuleInput) -> Refusals:
     """Whole numbers that end as integers, and random draws that are compared."""
-    origins = exact_slots(case.view, case.slots, case.edges)
-    return _by_origin(case, origins, Cause.EXACT)
+    starts = exact_slots(case.view, case.slots, case.edges)
+    return _by_start(case, starts, Cause.EXACT)
 
 
 def _out_of_range(case: RuleInput) -> Refusals:
     """What computes with constants that the low dtype cannot hold."""
-    origins = out_of_range_slots(case.view, case.slots, case.edges, case.low_dtype)
-    return _by_origin(case, origins, Cause.RANGE)
+    starts = out_of_range_slots(case.view, case.slots, case.edges, case.low_dtype)
+    return _by_start(case, starts, Cause.RANGE)
 
 
 def _beside_decompositions(case: RuleInput) -> Refusals:
@@ -257,7 +257,7 @@ def _beside_decompositions(case: RuleInput) -> Refusals:
     enters, numeric = edges.on(INFER, CLEAR, ALLOW), edges.on(INFER, CLEAR)
     operands = spread(starts, edges.sources, enters, numeric)
     results = spread(starts, edges.readers, enters, numeric)
-    return _by_origin(case, first_of(operands, results), Cause.DECOMPOSITION)
+    return _by_start(case, first_of(operands, results), Cause.DECOMPOSITION)
 
 
 def _measured_ranges(case: RuleInput) -> Refusals:
@@ -272,18 +272,18 @@ def _deny_taint(case: RuleInput) -> Refusals:
     """Infer ops fed through clear and infer ops by a deny op."""
     edges = case.edges
     starts = [slot for slot, name in enumerate(edges.lists) if name == DENY]
-    origins = spread(starts, edges.readers, edges.on(INFER, CLEAR))
+    reached_from = spread(starts, edges.readers, edges.on(INFER, CLEAR))
     infer_only = [
-        origin if name == INFER else UNREACHED
-        for origin, name in zip(origins, edges.lists, strict=True)
+        start if name == INFER else UNREACHED
+        for start, name in zip(reached_from, edges.lists, strict=True)
     ]
-    return _by_origin(case, infer_only, Cause.DENY_TAINT)
+    return _by_start(case, infer_only, Cause.DENY_TAINT)
 
 
-def _by_origin(case: RuleInput, origins: list[int], cause: Cause) -> Refusals:
-    for slot, origin in enumerate(origins):
-        if origin != UNREACHED:
-            yield slot, Reason(cause, case.node(origin).name)
+def _by_start(case: RuleInput, starts: list[int], cause: Cause) -> Refusals:
+    for slot, start in enumerate(starts):
+        if start != UNREACHED:
+            yield slot, Reason(cause, case.node(start).name)
 
 
 def _harmful_roundings(case: RuleInput) -> Refusals:

@@ -90,7 +90,7 @@ class AmpConfig:
       device_profile: name or path of the profile to plan for; None means this device.
       log_dir: where each graph is written before and after, with its plan.
       strict: whether a rewrite that fails raises.
-      cache_dir: where calibrations are kept; None means nowhere.
+      cache_dir: where measured profiles and costs are kept; None means nowhere.
       list_edits: changes to the op lists, in the order given.
       exclude: regular expressions; operations with such a name, and their gradients,
         stay float32.

@@ -118,7 +118,7 @@ def profile_dtype(profile: DeviceProfile) -> str:
 
 
 def cpu_key() -> DeviceKey:
-    """Return what must agree for a calibration of this CPU to hold."""
+    """Return what must agree for a measured profile of this CPU to hold."""
     from grappler_pass.costs import DECISIVE_FLAGS, DeviceKey
 
     onednn = private.is_onednn_enabled()
@@ -151,7 +151,7 @@ def cpu_flags() -> frozenset[str]:
 
 @functools.cache
 def cpu_model() -> str:
-    """Return the CPU's name, for people and for the calibration's key."""
+    """Return the CPU's name, for people and for its profile's key."""
     return _cpu_field(("model name",)) or platform.machine()
 
 

@@ -31,12 +31,12 @@ _LIST_OF_NAME = {
 
 @dataclasses.dataclass(frozen=True)
 class ListEdit:
-    """Ops added to, or removed from, one list; `origin` is who asked for it."""
+    """Ops added to, or removed from, one list; `asked_by` is where."""
 
     verb: str
     list_name: str
     ops: tuple[str, ...]
-    origin: str = dataclasses.field(default="lists", compare=False)
+    asked_by: str = dataclasses.field(default="lists", compare=False)
 
 
 def edits_from_env(given: Mapping[str, str]) -> tuple[ListEdit, ...]:
@@ -67,10 +67,10 @@ def edits_from_mapping(
     """
     edits = []
     for verb, by_list in _items(lists, "lists", VERBS):
-        origin = f"lists[{verb!r}]"
-        for list_name, ops in _items(by_list, origin, LISTS):
-            names = _names(ops, f"{origin}[{list_name!r}]")
-            edits.append(ListEdit(verb, list_name, names, origin))
+        asked_by = f"lists[{verb!r}]"
+        for list_name, ops in _items(by_list, asked_by, LISTS):
+            names = _names(ops, f"{asked_by}[{list_name!r}]")
+            edits.append(ListEdit(verb, list_name, names, asked_by))
     return checked_edits(tuple(edits))
 
 
@@ -91,16 +91,17 @@ def checked_edits(edits: tuple[ListEdit, ...]) -> tuple[ListEdit, ...]:
             other = destination.setdefault(op, edit)
             if other.list_name != edit.list_name:
                 raise ConfigError(
-                    f"{other.origin} adds {op} to the {other.list_name} list and "
-                    f"{edit.origin} to the {edit.list_name} list; an op is in one list."
+                    f"{other.asked_by} adds {op} to the {other.list_name} list and "
+                    f"{edit.asked_by} to the {edit.list_name} list; an op is in one "
+                    "list."
                 )
     for edit in edits:
         for op in edit.ops if edit.verb == "remove" else ():
             added = destination.get(op)
             if added and added.list_name == edit.list_name:
                 raise ConfigError(
-                    f"{added.origin} adds {op} to the {edit.list_name} list and "
-                    f"{edit.origin} removes it from there; keep one of them."
+                    f"{added.asked_by} adds {op} to the {edit.list_name} list and "
+                    f"{edit.asked_by} removes it from there; keep one of them."
                 )
     return edits
 

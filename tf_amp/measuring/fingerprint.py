@@ -3,7 +3,7 @@
 Nodes are known by what they compute from what, not by their names, which count up from
 trace to trace and from process to process; so are functions, by their bodies.
 Verdicts, the time spent on a graph, and the plans of a checkpoint are kept by it.
-Within one process, `digest_of_seeds` knows a graph by its products.
+Within one process, `digest_of_products` knows a graph by its products.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMES = frozenset(
 _NOTED = frozenset({"_handle_shapes"})
 _COUNTER = re.compile(rb"_\d+")
 # What the low precision of a plan starts from: the ops on the allow list.
-_SEED_OPS = frozenset(
+_PRODUCT_OPS = frozenset(
     row.op for row in OP_TABLE if ALLOW in (row.bfloat16, row.float16)
 )
 # Larger constants are weights; smaller ones are axes, sizes and permutations.
@@ -69,7 +69,7 @@ def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> s
     return _digest_of_graph(graph_def, Item(fetch=()), shapes or {}).hex()
 
 
-def digest_of_seeds(graph_def: GraphDef, shapes: Shapes) -> str:
+def digest_of_products(graph_def: GraphDef, shapes: Shapes) -> str:
     """Return a digest of the names, ops and shapes of what asks for 16 bits.
 
     Grappler comes twice with each graph, the second time with one that differs a
@@ -78,12 +78,12 @@ def digest_of_seeds(graph_def: GraphDef, shapes: Shapes) -> str:
     and convolutions stay as they are between the visits, and differ from graph to graph
     of a process.
     """
-    seeds = sorted(
+    products = sorted(
         (node.name, node.op, *map(repr, _shapes_at(node, shapes)))
         for node in graph_def.node
-        if node.op in _SEED_OPS
+        if node.op in _PRODUCT_OPS
     )
-    return _digest([repr(seeds).encode()]).hex()
+    return _digest([repr(products).encode()]).hex()
 
 
 def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tf_amp.measuring.steps.step_comparison import Steps
 
 _STAMP = STAMP.encode()
-_SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
+_PRODUCTS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 
 class Given(NamedTuple):
@@ -280,5 +280,5 @@ def _mention_unstamped(data: bytes) -> None:
     """Say once that functions traced before `enable` are left alone."""
     config = in_force.current_config()
     is_shown = config is not None and config.verbose
-    if is_shown and any(seed in data for seed in _SEEDS):
+    if is_shown and any(op in data for op in _PRODUCTS):
         notices.announce_earlier_trace()

@@ -36,13 +36,13 @@ def settings_for(
 
     Shapes are inferred only if something is to be measured.
     """
-    from tf_amp.measuring.fingerprint import digest_of_seeds
+    from tf_amp.measuring.fingerprint import digest_of_products
 
     device_type = target_device_type(graph_def)
     chosen = settings_from_config(scope.rewriting, device_type)
 
     def graph() -> Hashable:
-        return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
+        return chosen.low_dtype, digest_of_products(graph_def, shapes())
 
     tuner = process_costs.tuner_for(scope.config, device_type, graph, graph_def, shapes)
     return dataclasses.replace(chosen, tuner=tuner)
@@ -154,7 +154,7 @@ def _check_ops(edits: Iterable[ListEdit]) -> None:
         for op in edit.ops:
             if op_def_registry.get(op) is None:
                 raise ConfigError(
-                    f"{edit.origin}: received {op!r} for the {edit.list_name} list; "
+                    f"{edit.asked_by}: received {op!r} for the {edit.list_name} list; "
                     "allowed are ops of this TensorFlow. Check its spelling."
                 )
 

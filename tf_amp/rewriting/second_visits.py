@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from grappler_pass.annotations import STAMP
-from tf_amp.measuring.fingerprint import digest_of_seeds
+from tf_amp.measuring.fingerprint import digest_of_products
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -26,7 +26,7 @@ _thread = threading.local()
 def key_of(graph_def: GraphDef, fetch: Sequence[str], instance: Hashable) -> Hashable:
     """Return what is alike in both visits of a graph, and of an instance of it."""
     stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
-    return digest_of_seeds(graph_def, {}), frozenset(stamps), tuple(fetch), instance
+    return digest_of_products(graph_def, {}), frozenset(stamps), tuple(fetch), instance
 
 
 def note_float32(key: Hashable) -> None:

@@ -21,7 +21,7 @@ from tf_amp.tracing.stamps import OFF, Stamp, traced_op
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
-_SEED_OPS = frozenset(op for op in PRODUCT_OPS if not op.startswith("_"))
+_STAMPED_OPS = frozenset(op for op in PRODUCT_OPS if not op.startswith("_"))
 
 Canonical = Callable[[str], str | None]
 
@@ -96,7 +96,7 @@ def marks_from_graph_def(
         op = graph_registry.op_named(main, node.name) if main is not None else None
         if op is not None:
             owners[node.name] = _owner(op, canonical)
-        elif node.op in _SEED_OPS:
+        elif node.op in _STAMPED_OPS:
             owners[node.name] = None
     strangers: tuple[str, ...] = ()
     if set(owners.values()) != {settings}:

@@ -92,20 +92,23 @@ class CostDatabase:
 
     def load_new(self, device: str, tensorflow: str) -> PriceList:
         """Return what was put there since it was last loaded from here."""
-        origin = (device, tensorflow)
+        device_and_version = (device, tensorflow)
 
         def new_rows(reader: sqlite3.Connection) -> list[Row]:
             present = self._identity()
-            file, last = self._loaded.get(origin, (None, 0))
-            found = _select(reader, origin, after=last if file == present else 0)
-            self._loaded[origin] = (present, max(found, default=last))
+            file, last = self._loaded.get(device_and_version, (None, 0))
+            found = _select(
+                reader, device_and_version, after=last if file == present else 0
+            )
+            self._loaded[device_and_version] = (present, max(found, default=last))
             return list(found.values())
 
         kept = self._attempt(lambda: self._read(new_rows))
         return PriceList(
             row.measured
             for row in (*(kept or ()), *self._waiting)
-            if isinstance(row, CostRow) and (row.device, row.tensorflow) == origin
+            if isinstance(row, CostRow)
+            and (row.device, row.tensorflow) == device_and_version
         )
 
     def verdict(self, device: str, tensorflow: str, fingerprint: str) -> Verdict | None:

@@ -24,7 +24,7 @@ from grappler_pass.costs.work.piece import (
 from grappler_pass.graph.fusions import SPLIT_IN_BFLOAT16, epilogue_of
 
 _HIDDEN = "ABCDEFGH"
-# Of the result of a convolution, the least side that is measured in calibration.
+# Of the result of a convolution, the least side that is measured for a profile.
 _LEAST_SIDE = 8
 # Which input is the filter, where it is not the second.
 _FILTER_AT = {"FusedPadConv2D": 2, "FusedResizeAndPadConv2D": 3}

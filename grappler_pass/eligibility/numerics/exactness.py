@@ -94,7 +94,7 @@ def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int
     operands that hold exact values.
     """
     exact = _exact_values(view, slots, edges)
-    is_exact = [origin != UNREACHED for origin in exact]
+    is_exact = [start != UNREACHED for start in exact]
     to_integer: list[int] = []
     magnified: list[int] = []
     angles: list[int] = []

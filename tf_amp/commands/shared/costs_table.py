@@ -30,8 +30,10 @@ _ORDERS: dict[str, Callable[[CostRow], Any]] = {
 
 def show(rows: Sequence[Row], *, sort: str, limit: int | None) -> None:
     """Print what was measured, verdicts counted; `limit` is of rows per table."""
-    for origin, group, costs in _groups(rows, sort):
-        rich.print(f"[bold]{escape(origin[0])}[/], TensorFlow {escape(origin[1])}")
+    for measured_on, group, costs in _groups(rows, sort):
+        rich.print(
+            f"[bold]{escape(measured_on[0])}[/], TensorFlow {escape(measured_on[1])}"
+        )
         rich.print(_table(costs[:limit]))
         if limit is not None and len(costs) > limit:
             print(f"... and {len(costs) - limit} more: --limit 0 shows all")
@@ -53,12 +55,12 @@ def json_from(rows: Sequence[Row], *, sort: str, limit: int | None) -> str:
     """
     tables = [
         {
-            "device": origin[0],
-            "tensorflow": origin[1],
+            "device": measured_on[0],
+            "tensorflow": measured_on[1],
             "rows": [_fields(row) for row in costs[:limit]],
             "verdicts": len(group) - len(costs),
         }
-        for origin, group, costs in _groups(rows, sort)
+        for measured_on, group, costs in _groups(rows, sort)
     ]
     return json.dumps(tables, indent=1)
 
@@ -86,13 +88,15 @@ def _groups(
     rows: Sequence[Row], sort: str
 ) -> Iterator[tuple[tuple[str, str], list[Row], list[CostRow]]]:
     """Yield device and version, all their rows, and those that are costs, sorted."""
-    for origin, members in itertools.groupby(sorted(rows, key=_origin), _origin):
+    for measured_on, members in itertools.groupby(
+        sorted(rows, key=_device_and_version), _device_and_version
+    ):
         group = list(members)
         costs = [row for row in group if isinstance(row, CostRow)]
-        yield origin, group, sorted(costs, key=_ORDERS[sort])
+        yield measured_on, group, sorted(costs, key=_ORDERS[sort])
 
 
-def _origin(row: Row) -> tuple[str, str]:
+def _device_and_version(row: Row) -> tuple[str, str]:
     return (row.device, row.tensorflow)
 
 

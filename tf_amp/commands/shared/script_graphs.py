@@ -37,7 +37,7 @@ def run_observed(
     What is found of a graph, given as to the pass, is shown at the end, however the
     script ends. The environment has settings for plans.
     """
-    from tf_amp.measuring.fingerprint import digest_of_seeds
+    from tf_amp.measuring.fingerprint import digest_of_products
     from tf_amp.rewriting import host
 
     found: dict[Hashable, _T] = {}
@@ -51,7 +51,7 @@ def run_observed(
     ) -> None:
         seen = look(graph_def, item, settings, shapes=shapes, name=name)
         # The second of Grappler's two iterations has the graph that runs.
-        found[name, item.fetch, digest_of_seeds(graph_def, shapes())] = seen
+        found[name, item.fetch, digest_of_products(graph_def, shapes())] = seen
 
     stream = printing.stream_for(options)
     host.current().observers.append(observe)

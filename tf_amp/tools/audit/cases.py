@@ -67,16 +67,18 @@ def _eligible(
 
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
     """Yield what may free an op, in words and as edits, the smallest change first."""
-    origins = dict.fromkeys(e.origin.removeprefix(PREFIX) for e in edits if op in e.ops)
+    askers = dict.fromkeys(
+        e.asked_by.removeprefix(PREFIX) for e in edits if op in e.ops
+    )
     without = tuple(
         dataclasses.replace(edit, ops=tuple(each for each in edit.ops if each != op))
         for edit in edits
     )
-    undo = f"take {op} out of {' and '.join(origins)}"
+    undo = f"take {op} out of {' and '.join(askers)}"
     clear = f"CLEARLIST_ADD={op}"
-    if origins:
+    if askers:
         yield undo, without
-    text = f"{undo}, and {clear}" if origins else clear
+    text = f"{undo}, and {clear}" if askers else clear
     yield text, (*without, ListEdit("add", "clear", (op,)))
 
 

@@ -34,7 +34,7 @@ from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import AmpError, StageError
 from tf_amp.measuring import process_costs
-from tf_amp.measuring.fingerprint import digest_of_seeds
+from tf_amp.measuring.fingerprint import digest_of_products
 from tf_amp.measuring.sandbox.roles import HANDLES
 from tf_amp.tools import progress
 from tf_amp.tools.graph_runs.batches import set_batch
@@ -75,7 +75,7 @@ class Planner:
             return self.settings
 
         def graph() -> Hashable:
-            return self.settings.low_dtype, digest_of_seeds(graph_def, shapes())
+            return self.settings.low_dtype, digest_of_products(graph_def, shapes())
 
         tuner = process_costs.tuner_for(self.config, self.device_type, graph)
         return dataclasses.replace(self.settings, tuner=tuner)
