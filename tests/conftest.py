@@ -44,7 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # What a process keeps, whether mixed precision is enabled or not.
 _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
-    ("tf_amp._tensorflow_private", "_warned"),
     ("tf_amp.message_codes", "_said"),
     ("tf_amp.training.loss_scale.variables", "_eager_states"),
 )

@@ -75,7 +75,6 @@ _patches: dict[Hook, tuple[Any, Method, Method]] = {}
 # What wraps those of modules that are not imported yet.
 _awaited: dict[Hook, Callable[[Method], Method]] = {}
 _installing = renewed_lock()
-_warned: set[str] = set()
 
 
 def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
@@ -276,17 +275,10 @@ def stand_in_for(module: Any, **parts: Any) -> Any:
 
 def warn_once(name: str, without: str) -> None:
     """Say that a private name of TensorFlow is gone, and what is lost."""
-    if name in _warned:
-        return
-    _warned.add(name)
     import tensorflow as tf
 
-    Code.NAME_IS_GONE.warn(
-        "TensorFlow %s has no %s any more: %s.",
-        tf.__version__,
-        name,
-        without,
-    )
+    text = f"TensorFlow %s has no {name} any more: %s."
+    Code.NAME_IS_GONE.warn_once(text, tf.__version__, without)
 
 
 def _register(hook: Hook, function: Method) -> bool:

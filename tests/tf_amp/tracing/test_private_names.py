@@ -48,6 +48,7 @@ WITHOUT_EACH = """
 from absl import logging
 from tests.tf_amp.tracing.test_private_names import hooks_in
 from tf_amp import _tensorflow_private as private
+from tf_amp import message_codes
 from tf_amp._tensorflow_private import calls, exports
 
 owner_of, gone, told = private._owner_of, None, []
@@ -61,7 +62,7 @@ def gradient():
     return tape.gradient(loss, weights)
 
 for gone in hooks_in(MODULES):
-    private._warned.clear()
+    message_codes._said.clear()
     options = dict(opt_level="O2", loss_scale=2.0**10, exclude=LAYERS)
     tf_amp.enable("bfloat16", **options)
     tf_amp.enable("bfloat16", strict=True, **options)
