@@ -46,7 +46,7 @@ def hooks_in(modules: tuple[str, ...]) -> list[private.Hook]:
 # Prints for each hook whether the step was taken, and each name said to be gone.
 WITHOUT_EACH = """
 from absl import logging
-from tests.tf_amp.tracing.test_private_names import hooks_in
+from tests.tf_amp._tensorflow_private.test_private_names import hooks_in
 from tf_amp import _tensorflow_private as private
 from tf_amp import message_codes
 from tf_amp._tensorflow_private import calls, exports
@@ -89,7 +89,7 @@ def take_step():
     ("keras", "tf_keras"): """
 import importlib
 import keras, tf_keras
-from tests.tf_amp.tracing.test_private_names import hooks_in
+from tests.tf_amp._tensorflow_private.test_private_names import hooks_in
 
 for hook in hooks_in(MODULES):
     importlib.import_module(hook.module)
