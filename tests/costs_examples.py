@@ -15,6 +15,7 @@ from grappler_pass.costs.database.price_database import CostDatabase
 from grappler_pass.costs.database.price_list import Measured, Sample
 from grappler_pass.costs.database.probes import Constant, Probe, cast_probe
 from grappler_pass.costs.database.records import CostRow, Verdict
+from tests import processes
 from tests.processes import ROOT
 
 DEVICE, VERSION = "a CPU, avx2, 2 threads, oneDNN on", "2.21.0"
@@ -76,13 +77,8 @@ def start(program: str, path: pathlib.Path, *arguments: object) -> subprocess.Po
         database = CostDatabase(pathlib.Path(sys.argv[1]))
     """
     code = textwrap.dedent(prelude) + textwrap.dedent(program)
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(path), *map(str, arguments)],
-        env={"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", code, path, *arguments]
+    return processes.start(command, env={"PYTHONPATH": str(ROOT)})
 
 
 def run(program: str, path: pathlib.Path, *arguments: object) -> str:

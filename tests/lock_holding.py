@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.processes import ROOT
+from tests.processes import ROOT, started
 
 # On the machine whose identity a file tells, if one is given.
 _HOLDING = """
@@ -32,16 +32,7 @@ def lock_held(
       folder: of the database.
       boot_id: file with the identity of another machine that it shall be on.
     """
-    arguments = [str(folder), *([] if boot_id is None else [str(boot_id)])]
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLDING, *arguments],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
+    arguments = [folder, *([] if boot_id is None else [boot_id])]
+    with started([sys.executable, "-c", _HOLDING, *arguments], cwd=ROOT) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "True\n"
-        try:
-            yield holder
-        finally:
-            holder.kill()
+        yield holder

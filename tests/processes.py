@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import os
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -108,14 +109,39 @@ def run(
 
     `given` is its standard input.
     """
-    done = subprocess.run(
+    with started(command, env=env, cwd=cwd) as process:
+        out, err = process.communicate(given, timeout=300)
+    return Outcome(process.returncode, out, err)
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a command, without those settings as well, that is killed in the end."""
+    with start(command, env=env, cwd=cwd) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def start(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path | None = None,
+) -> subprocess.Popen[str]:
+    """Start a command, without those settings as well."""
+    return subprocess.Popen(
         list(map(str, command)),
         env=environment(env or {}),
         cwd=cwd,
-        input=given,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
     )
-    return Outcome(done.returncode, done.stdout, done.stderr)

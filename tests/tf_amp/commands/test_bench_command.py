@@ -7,16 +7,14 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from grappler_pass.planning.pages import page
-from tests.processes import Outcome, environment, run, run_python, sources
+from tests.processes import Outcome, run, run_python, sources, started
 from tf_amp.commands import cli
 
 # Steps without TensorFlow, so that a process takes no time to speak of.
@@ -206,7 +204,7 @@ def test_an_interrupted_job_keeps_what_it_has_and_leaves_no_process(
 ) -> None:
     command = [*COMMAND, "light:quick", "--methods", "float32", "--batches", "4"]
     command += [*SHORT, "--rounds", "500", "--json", "kept.json"]
-    with started(command, folder) as process:
+    with started(command, cwd=folder, env=sources()) as process:
         wait_for(folder / "kept.json")
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
@@ -217,24 +215,6 @@ def test_an_interrupted_job_keeps_what_it_has_and_leaves_no_process(
     assert {each.name for each in folder.iterdir()} <= {
         *("light.py", "kept.json", "__pycache__")
     }
-
-
-@contextlib.contextmanager
-def started(
-    command: list[str], folder: pathlib.Path
-) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment(sources()),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
 
 
 def wait_for(path: pathlib.Path) -> None:

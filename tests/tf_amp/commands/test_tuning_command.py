@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -16,7 +15,7 @@ from tests.forking import run_forked
 from tests.gelu_program import gelu_program
 from tests.lock_holding import lock_held
 from tests.onednn import needs_gains
-from tests.processes import ROOT, Outcome
+from tests.processes import ROOT, Outcome, run
 
 TUNE = """
 import os, sys
@@ -132,9 +131,9 @@ def test_a_script_without_tensorflow_is_said_to_be_one(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text("print(1)")
     command = [sys.executable, "-m", "tf_amp", "tune", str(script)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "the script did not import TensorFlow" in " ".join(done.stderr.split())
+    done = run(command, cwd=ROOT)
+    assert done.code == 0, done.err
+    assert "the script did not import TensorFlow" in " ".join(done.err.split())
 
 
 @needs_gains

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 
 from tests.forking import run_forked_command
-from tests.processes import environment, sources
+from tests.processes import sources, started
 
 COMMAND = (sys.executable, "-m", "tf_amp", "explain", "script.py")
 LOG = "I0000 00:00:1795627006.288093 25469 port.cc:153] of no interest"
@@ -43,13 +42,7 @@ def test_a_child_that_lives_on_goes_on_writing_and_holds_nobody_up(tmp_path):
     (tmp_path / "script.py").write_text(
         f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {later!r}])"
     )
-    process = subprocess.Popen(
-        COMMAND,
-        cwd=tmp_path,
-        env=environment(sources()),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.wait(timeout=60) == 0
-    assert process.stderr is not None
-    assert process.stderr.read().endswith("from the child")
+    with started(COMMAND, cwd=tmp_path, env=sources()) as process:
+        assert process.wait(timeout=60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().endswith("from the child")

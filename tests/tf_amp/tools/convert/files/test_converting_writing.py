@@ -6,8 +6,6 @@ import itertools
 import pathlib
 import resource
 import shutil
-import signal
-import subprocess
 import sys
 import time
 
@@ -16,7 +14,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests.forking import Child
-from tests.processes import ROOT
+from tests.processes import ROOT, started
 from tf_amp.errors import ConfigError, ConversionError
 from tf_amp.tools.convert.files import writing
 
@@ -89,12 +87,9 @@ def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(
     target.mkdir()
     (target / "old").write_text("old")
     program = [sys.executable, "-c", KILLED, str(target), "60"]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    with started(program, cwd=ROOT) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
     assert [p.name for p in target.iterdir()] == ["old"]
     assert len(list(tmp_path.iterdir())) == 2
     with writing.replacing(target) as draft:
@@ -161,13 +156,8 @@ def test_there_is_a_whole_model_at_every_moment(tmp_path: pathlib.Path) -> None:
     for name in ("first", "last"):
         (target / name).write_text("0")
     for seconds in (0.05, 0.11, 0.17):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SWAPS, str(target)], stdout=subprocess.PIPE, cwd=ROOT
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        with started([sys.executable, "-c", SWAPS, str(target)], cwd=ROOT) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(seconds)
         assert (target / "first").read_text() == (target / "last").read_text()
