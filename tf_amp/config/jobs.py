@@ -16,6 +16,7 @@ from tf_amp._tensorflow_private import workers as private
 _DIRECTING = frozenset({"chief", "coordinator", "evaluator", "localhost"})
 _KEY_BYTES = 4
 
+# Of the process: a server runs until it ends, whatever is switched off.
 _served: set[str] = set()
 _own_tasks: set[tuple[str, int]] = set()
 

@@ -56,6 +56,7 @@ class Refused(NamedTuple):
 Note = Left | Measuring | Refused | Waiting
 Reader = Callable[[Note], None]
 
+# Of the process: a command reads before anything is rewritten, and until it ends.
 _readers: list[Reader] = []
 
 

@@ -24,6 +24,7 @@ from tf_amp.message_codes import Code
 
 _SETTINGS = "settings"
 PATIENCE_SECONDS = 30.0
+# Of the process, as its workers are: set once they have been asked.
 _checked = threading.Event()
 # What may differ from machine to machine.
 _LOCAL = frozenset(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from grappler_pass.pipeline import Rewrite, Settings
     from tf_amp.measuring.steps.comparison import Comparison
 
+# One for each file, of whatever graph and settings.
 _numbers = itertools.count(1)
 
 

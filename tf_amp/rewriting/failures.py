@@ -49,6 +49,7 @@ class _Call:
             self.failures.append(message)
 
 
+# Of all threads. A call goes on, and fails, when its settings are in force no more.
 _under_way: list[_Call] = []
 
 

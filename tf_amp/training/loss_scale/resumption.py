@@ -93,6 +93,7 @@ class Restored:
         return next(iter([*equal, *others]), None)
 
 
+# Until gradients of those weights are scaled, under whatever settings.
 _restored: list[Restored] = []
 _lock = renewed_lock()
 
