@@ -283,8 +283,9 @@ LOOK_OPS = _ops("VarIsInitializedOp VariableShape")
 # Calls of functions -> the first input that is an argument of theirs.
 PLAIN_CALL_OPS = _ops("PartitionedCall StatefulPartitionedCall")
 WHILE_OPS = _ops("StatelessWhile While")
+BRANCH_OPS = _ops("Case If StatelessCase StatelessIf")
 CALL_OPS = {
-    **dict.fromkeys(_ops("Case If StatelessCase StatelessIf"), 1),
+    **dict.fromkeys(BRANCH_OPS, 1),
     **dict.fromkeys(PLAIN_CALL_OPS | WHILE_OPS, 0),
 }
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from grappler_pass.graph.op_table import BRANCH_OPS, MERGE_OPS
 from tf_amp._tensorflow_private import frames
 from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
 from tf_amp.training.finiteness import eager_steps
@@ -21,7 +22,7 @@ from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.finiteness.scale_update import ScaleUpdate
 
 _VOTES = "_tf_amp_votes"
-_BRANCHES = ("If", "StatelessIf", "Merge")
+_BRANCHES = BRANCH_OPS | MERGE_OPS
 _FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
 
 

@@ -287,7 +287,7 @@ def test_what_a_session_writes_by_hand_is_skipped(is_resource):
 @built
 def test_what_a_program_learns_from_an_overflow_is_written(build):
     weight, seen = [tf.Variable(tf.ones(4)), tf.Variable(1.0)], tf.Variable(0.0)
-    best, norm = tf.Variable(1.0), tf.Variable(0.0)
+    best, norm, chosen = (tf.Variable(first) for first in (1.0, 0.0, 0.0))
 
     @build
     def step(x):
@@ -298,10 +298,13 @@ def test_what_a_program_learns_from_an_overflow_is_written(build):
         seen.assign_add(1.0 - tf.cast(finite, tf.float32))
         best.assign(tf.where(finite, best, math.inf))
         norm.assign(tf.cond(finite, lambda: tf.norm(slope), lambda: -1.0))
+        ways = [lambda: -1.0, lambda: tf.norm(slope)]
+        chosen.assign(tf.switch_case(tf.cast(finite, tf.int32), ways))
 
     with scaled_by(scale()):
         step(tf.fill(4, math.inf))
     assert (float(seen), float(best), float(norm)) == (1.0, math.inf, -1.0)
+    assert float(chosen) == -1.0
 
 
 @pytest.mark.parametrize("shape", [(4,), ()])
