@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,12 +20,6 @@ Values = Mapping[str, Array]
 
 FILL = "tf_amp_fill"
 VARIABLES = ("VarHandleOp", "VariableV2")
-
-_SEED = (3, 14)
-# Sums over more inputs than this are let grow: the weights need not be tinier.
-_MOST_INPUTS = 4096
-# What TensorFlow draws by itself; the rest is cast from float32.
-_DRAWN = (tf.float32, tf.float64)
 
 
 class Content(NamedTuple):
@@ -57,30 +51,22 @@ class Content(NamedTuple):
 
 
 def filling_graph(
-    contents: Iterable[Content], values: Values | None = None
+    contents: Iterable[Content], values: Values
 ) -> tuple[GraphDef, dict[str, Array]]:
     """Return a graph whose node `FILL` fills in all contents, and what to feed it with.
 
-    Numbers made up are positive, so that roots and logarithms are defined, and small,
-    so that sums of products stay of the size of their operands. Integers are spread
-    over what their readers take as an index, and 0 where there is no such reader; truth
-    values are true; strings are empty. What is alike is made once. Nothing is made up
-    where values are given, of all contents by name.
+    Values are by name of the contents; others are made up.
     """
-    made = functools.cache(_made_up)
     feeds: dict[str, Array] = {}
     filled = []
     with tf.Graph().as_default() as graph:
         for content in contents:
             dtype = tf.dtypes.as_dtype(content.dtype)
-            if values is None:
-                value = made(dtype, content.shape, *_range(content, dtype))
-            else:
-                value = tf.compat.v1.placeholder(dtype)
-                given = values[content.name]
-                feeds[value.op.name] = given.astype(dtype.as_numpy_dtype, copy=False)
-                content = content._replace(shape=given.shape)
-            filled.append(_assigned(content, value))
+            given = values.get(content.name)
+            given = made_up(content) if given is None else given
+            value = tf.compat.v1.placeholder(dtype)
+            feeds[value.op.name] = given.astype(dtype.as_numpy_dtype, copy=False)
+            filled.append(_assigned(content._replace(shape=given.shape), value))
         with tf.control_dependencies(filled):
             tf.no_op(FILL)
     return graph.as_graph_def(), feeds
@@ -100,29 +86,22 @@ def _assigned(content: Content, value: tf.Tensor) -> tf.Operation:
         return raw.AssignVariableOp(resource=handle, value=value)
 
 
-def _made_up(
-    dtype: tf.DType, shape: tuple[int, ...], least: float, most: float
-) -> tf.Tensor:
-    sizes = np.array(shape, np.int32)
-    if least == most:
-        value = np.array("" if dtype == tf.string else least, dtype.as_numpy_dtype)
-        return tf.raw_ops.Fill(dims=sizes, value=value)
-    drawn = dtype if dtype in _DRAWN else tf.float32
-    seed = np.array(_SEED, np.int64)
-    draw = tf.raw_ops.StatelessRandomUniform(shape=sizes, seed=seed, dtype=drawn)
-    return tf.cast(draw * (most - least) + least, dtype)
+def made_up(content: Content) -> Array:
+    """Return values for what is not known: floats of both signs, valid integers.
 
-
-def _range(content: Content, dtype: tf.DType) -> tuple[float, float]:
-    """Return the least and the most of what is made up; equal where it is one value."""
-    if dtype.is_floating:
-        shape = content.shape
-        is_weights = content.is_state and len(shape) > 1
-        inputs = min(math.prod(shape[:-1]), _MOST_INPUTS) if is_weights else 1
-        return 0.5 / max(inputs, 1), 1.5 / max(inputs, 1)
-    if dtype.is_integer and content.bound > 1:
-        return 0.0, float(min(content.bound, dtype.max))
-    return (float(dtype.is_bool),) * 2
+    Truth values are true, as of a question whether all is well.
+    """
+    dtype = tf.dtypes.as_dtype(content.dtype)
+    if dtype == tf.string:
+        return np.full(content.shape, b"", object)
+    if dtype.is_bool:
+        return np.ones(content.shape, np.bool_)
+    random = np.random.default_rng(zlib.crc32(content.name.encode()))
+    if dtype.is_floating or dtype.is_complex:
+        return random.standard_normal(content.shape).astype(dtype.as_numpy_dtype)
+    return random.integers(0, max(content.bound, 1), content.shape).astype(
+        dtype.as_numpy_dtype
+    )
 
 
 def describe(variable: NodeDef, content: Content) -> None:

@@ -85,7 +85,7 @@ def opened(
     contents = {c.name: c for box in sandboxes.values() for c in box.contents}
     options = _options(timeout_seconds)
     with filled_session(
-        graph, contents.values(), config=config, options=options
+        graph, contents.values(), {}, config=config, options=options
     ) as session:
         yield SandboxSession(session, steps)
 
@@ -94,14 +94,14 @@ def opened(
 def filled_session(
     graph: Any,
     contents: Iterable[Content],
-    values: Values | None = None,
+    values: Values,
     *,
     config: Any = None,
     options: Any = None,
 ) -> Iterator[Any]:
     """Yield a Session of a graph whose private variables are filled in.
 
-    Values are by name of the contents, None to make them up; the options are for this,
+    Values are by name of the contents, others are made up; the options are for this,
     the config for the Session, by default `quiet_config`.
     """
     filling, feeds = filling_graph(contents, values)

@@ -29,7 +29,7 @@ from grappler_pass.planning.draft import Settings
 from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.sandbox.contents import VARIABLES, Array, Content, Values
+from tf_amp.measuring.sandbox.contents import VARIABLES, Array, Values, made_up
 from tf_amp.measuring.sandbox.graph_copy import (
     SOURCE,
     STEP,
@@ -157,7 +157,7 @@ def completed(case: GraphCase, graph_defs: Iterable[GraphDef]) -> dict[str, Arra
     for graph_def in graph_defs:
         sandbox = sandbox_of(case, graph_def, found)
         missing = (each for each in sandbox.contents if each.name not in found)
-        found |= {content.name: _made_up(content) for content in missing}
+        found |= {content.name: made_up(content) for content in missing}
     return found
 
 
@@ -218,24 +218,6 @@ def rounded(value: Array, low_dtype: str) -> Array:
         low = low.astype(np.float32)
     fits: Array = np.where(np.isfinite(low), low, value)
     return fits
-
-
-def _made_up(content: Content) -> Array:
-    """Return values for what is not known: floats of both signs, valid integers.
-
-    Truth values are true, as of a question whether all is well.
-    """
-    dtype = tf.dtypes.as_dtype(content.dtype)
-    if dtype == tf.string:
-        return np.full(content.shape, b"", object)
-    if dtype.is_bool:
-        return np.ones(content.shape, np.bool_)
-    random = np.random.default_rng(zlib.crc32(content.name.encode()))
-    if dtype.is_floating or dtype.is_complex:
-        return random.standard_normal(content.shape).astype(dtype.as_numpy_dtype)
-    return random.integers(0, max(content.bound, 1), content.shape).astype(
-        dtype.as_numpy_dtype
-    )
 
 
 def _port_of(

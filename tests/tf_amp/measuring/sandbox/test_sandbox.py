@@ -217,7 +217,7 @@ def test_made_up_values_are_held_where_they_are_read() -> None:
         y = tf.nn.relu(x)
     sandbox = _sandbox_of_graph(graph, y)
     assert [content.device for content in sandbox.contents] == ["/device:CPU:1"]
-    filling = filling_graph(sandbox.contents)[0].node
+    filling = filling_graph(sandbox.contents, {})[0].node
     devices = {n.device for n in filling if n.op in ("VarHandleOp", "AssignVariableOp")}
     assert devices == {"/device:CPU:1"}
     _run(sandbox)
