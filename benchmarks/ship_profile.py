@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
 from tf_amp.config.devices import cpu_key
-from tf_amp.measuring.device_profile import FINE, measure_into
+from tf_amp.measuring.device_profile import Sizes, measure_into
 from tf_amp.measuring.device_profile.assembling import (
     Rounds,
     classes_from,
@@ -31,6 +31,17 @@ from tf_amp.measuring.device_profile.profiling import all_cases, call_seconds
 from tf_amp.measuring.device_profile.rounds import Turns
 
 _FOLDER = Path("grappler_pass/costs/profiles")
+# How densely a shipped profile's axes are laid out.
+FINE = Sizes(
+    elements=tuple(1 << power for power in (6, 10, 12, 14, 16, 18, 19, 20, 21, 23)),
+    matrix=(4, 16, 64, 128, 512, 2048),
+    batch=(4, 64),
+    batched_matrix=(16, 64, 256),
+    pixels=(64, 1024, 8192, 65536),
+    channels=(16, 64, 256, 1024),
+    rows=(8, 256, 2048, 16384, 131072),
+    columns=(4, 64, 512, 4096),
+)
 
 # As in a profile's JSON.
 Classes = dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
+from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
@@ -63,8 +64,8 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     gpus = [d.model for d in devices.present_devices() if d.device_type == "GPU"]
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
-    with asked_turn(cache_dir):
-        profile = calibrate(seconds, progress=True, key=key)
+    with asked_turn(cache_dir), printing.progress_shown():
+        profile = calibrate(seconds, key=key)
     if keep_profile(profile, out) is None:
         return 1
     print(f"{key.model}, {key.threads} threads: kept in {out}")

@@ -15,8 +15,8 @@ from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.config.counts import counted
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring import progress
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.whole_files import check_writable
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.processes import run, sources
 from tf_amp.commands import cli
-from tf_amp.tools import progress
+from tf_amp.measuring import progress
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_amp.tools import progress
+from tf_amp.measuring import progress
 
 if TYPE_CHECKING:
     from rich.console import Console

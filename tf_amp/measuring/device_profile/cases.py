@@ -110,13 +110,3 @@ COARSE = Sizes(
     rows=(64, 1024, 16384),
     columns=(16, 128, 1024),
 )
-FINE = Sizes(
-    elements=tuple(1 << power for power in (6, 10, 12, 14, 16, 18, 19, 20, 21, 23)),
-    matrix=(4, 16, 64, 128, 512, 2048),
-    batch=(4, 64),
-    batched_matrix=(16, 64, 256),
-    pixels=(64, 1024, 8192, 65536),
-    channels=(16, 64, 256, 1024),
-    rows=(8, 256, 2048, 16384, 131072),
-    columns=(4, 64, 512, 4096),
-)

@@ -6,16 +6,14 @@ What a class is, and its sizes: ``cases``. What is measured in the time given, a
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import rich.progress
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceKey, DeviceProfile, keep_profile, nearest_to_cpu
@@ -38,7 +36,6 @@ _CALLS = 200
 def calibrate(
     seconds: float = 60.0,
     out: str | os.PathLike[str] | None = None,
-    progress: bool = True,
     *,
     key: DeviceKey,
     sizes: Sizes = COARSE,
@@ -51,7 +48,6 @@ def calibrate(
             profile of the nearest device. Products and additions are measured once,
             whatever that takes: the roofline is made of them.
         out: file to write; None keeps nothing.
-        progress: whether to show a progress bar.
         key: of this device, by which the profile is found again.
         sizes: how densely each class is measured.
         dtypes: to measure; float32 must be among them.
@@ -62,9 +58,7 @@ def calibrate(
     end = time.perf_counter() + seconds
     cases = all_cases(sizes)
     starting = call_seconds()
-    left = end - time.perf_counter()
-    with _bar(progress, left) as advance:
-        measured = measure_cases(cases, dtypes, left, advance)
+    measured = measure_cases(cases, dtypes, end - time.perf_counter())
     data = _profile(cases, measured, key, seconds)
     profile = DeviceProfile.from_json({**data, "call_seconds": starting})
     if out is not None:
@@ -151,21 +145,3 @@ def _scale(measured: Measurements, other: DeviceProfile) -> float:
         if (grid := other.grid(op_class, dtype)) is not None
     ]
     return statistics.median(ratios) if ratios else 1.0
-
-
-@contextlib.contextmanager
-def _bar(visible: bool, seconds: float) -> Iterator[Callable[[str, float], None]]:
-    if not visible:
-        yield lambda op_class, elapsed: None
-        return
-    with rich.progress.Progress(
-        rich.progress.TextColumn("calibrating"),
-        rich.progress.BarColumn(),
-        rich.progress.TimeRemainingColumn(),
-        rich.progress.TextColumn("{task.description}"),
-    ) as bar:
-        task = bar.add_task("", total=seconds)
-        yield lambda op_class, elapsed: bar.update(
-            task, completed=elapsed, description=op_class
-        )
-        bar.update(task, completed=seconds, description="done")

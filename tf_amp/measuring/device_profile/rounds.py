@@ -11,12 +11,13 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
+from tf_amp.measuring import progress
 from tf_amp.measuring.device_profile.assembling import Measurements, Rounds, medians_of
 from tf_amp.measuring.device_profile.cases import Build, Case, Point, points_of
 from tf_amp.measuring.op_timing import chain_length, elapsed, timing_graph
@@ -45,7 +46,6 @@ def measure_cases(
     cases: Sequence[Case],
     dtypes: Sequence[str],
     seconds: float,
-    advance: Callable[[str, float], None] = lambda op_class, elapsed: None,
 ) -> Measurements:
     """Time every point of every case, again and again while time is left.
 
@@ -55,6 +55,7 @@ def measure_cases(
     before.
     """
     start = time.perf_counter()
+    total = int(seconds) if math.isfinite(seconds) else None
     items = [(case, point) for case in cases for point in points_of(case)]
     dearest, longest = 0.0, [0.0] * len(items)
     found: Rounds = {}
@@ -68,7 +69,7 @@ def measure_cases(
             # The roofline needs the basic classes, whatever they take.
             if not (fits or case.op_class in _BASIC_CLASSES):
                 continue
-            advance(case.op_class, min(begin, seconds))
+            progress.report(f"calibrating {case.op_class}", int(begin), total)
             measure_into(found, case, point, dtypes, turns)
             took = time.perf_counter() - start - begin
             dearest = max(dearest, took)

@@ -13,7 +13,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.graph.view import Item
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
-from tf_amp.tools import progress
+from tf_amp.measuring import progress
 from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job

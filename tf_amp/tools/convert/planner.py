@@ -33,10 +33,9 @@ from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import AmpError, StageError
-from tf_amp.measuring import process_costs
+from tf_amp.measuring import process_costs, progress
 from tf_amp.measuring.fingerprint import digest_of_products
 from tf_amp.measuring.sandbox.roles import HANDLES
-from tf_amp.tools import progress
 from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tracing import grappler_preview
 

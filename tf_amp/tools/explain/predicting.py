@@ -50,11 +50,7 @@ _FEWEST_PAIRS = 2
 _WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
 # The first step takes longer: kernels are prepared and memory is allocated.
 _FIRST_STEP = 2.0
-# A busy machine takes longer than predicted.
-_SLACK = 1.5
-# Seconds to build, by node of both graphs.
-_NODE_SECONDS = 3e-5
-# Where there is no limit.
+# Of all steps together, however slow.
 _LONGEST_SECONDS = 120.0
 
 
@@ -90,8 +86,10 @@ class _Lenient:
 
 def _measured(draft: Draft, trial: Trial) -> Prediction:
     both = trial.seconds_before + trial.seconds_after
-    seconds = max(_SECONDS, _STEPS * both)
-    compared = measure(trial, seconds)
+    seconds = min(max(_SECONDS, _STEPS * both), _LONGEST_SECONDS)
+    compared = run_separately(
+        lambda stopped: _compared(trial, seconds, stopped), seconds
+    )
     nodes = node_seconds(sandboxes_of(trial), seconds)
     plan, before = draft.plan, compared.seconds_before
     # The ratio of neighboring runs is surer than either time.
@@ -154,24 +152,6 @@ def _by_op(seconds: Mapping[str, float], op_of: Mapping[str, str]) -> dict[str, 
         elif op := op_of.get(node) or op_of.get(node.partition(_PART)[0]):
             total[op] += took
     return total
-
-
-def measure(trial: Trial, seconds: float) -> Comparison:
-    """Run both graphs in turn for about `seconds`.
-
-    NotRunnableError says which cannot be run outside of its program, not in time, or
-    needs too much memory.
-    """
-    seconds = min(seconds, _LONGEST_SECONDS)
-    # Building and the fewest runs may surely take too long.
-    step = trial.seconds_before + trial.seconds_after
-    building = _NODE_SECONDS * (len(trial.before.node) + len(trial.after.node))
-    if building + _SLACK * (_FIRST_STEP + _FEWEST_PAIRS) * step > seconds:
-        raise NotRunnableError(
-            f"a step takes about {trial.seconds_before:.2g} s, and {seconds:.2g} s are "
-            "left"
-        )
-    return run_separately(lambda stopped: _compared(trial, seconds, stopped), seconds)
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:

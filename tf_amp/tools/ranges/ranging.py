@@ -27,8 +27,8 @@ from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.seconds import op_call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges, TensorRange
+from tf_amp.measuring import progress
 from tf_amp.measuring.sandbox.contents import Array
-from tf_amp.tools import progress
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs import executing
 from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records

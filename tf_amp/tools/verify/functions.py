@@ -14,8 +14,8 @@ import tensorflow as tf
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
 from tf_amp.errors import ConfigError
+from tf_amp.measuring import progress
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.graph_runs import batches as data

@@ -20,8 +20,8 @@ from grappler_pass import pipeline
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
+from tf_amp.measuring import progress
 from tf_amp.measuring.sandbox.contents import Values
-from tf_amp.tools import progress
 from tf_amp.tools.graph_runs.executing import (
     GraphCase,
     completed,

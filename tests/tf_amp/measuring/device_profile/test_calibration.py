@@ -7,6 +7,7 @@ import time
 import pytest
 import tensorflow as tf
 
+from benchmarks.ship_profile import FINE
 from grappler_pass.costs import (
     CostModel,
     DeviceKey,
@@ -22,10 +23,10 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import Device
 from tf_amp.errors import ConfigError
-from tf_amp.measuring import device_profile
+from tf_amp.measuring import device_profile, progress
 from tf_amp.measuring.device_profile import profiling, rounds
 from tf_amp.measuring.device_profile.assembling import classes_from, medians_of
-from tf_amp.measuring.device_profile.cases import COARSE, FINE, Case, Sizes, points_of
+from tf_amp.measuring.device_profile.cases import COARSE, Case, Sizes, points_of
 from tf_amp.measuring.device_profile.profiling import all_cases
 from tf_amp.measuring.device_profile.rounds import Turns
 
@@ -85,7 +86,7 @@ def test_every_class_is_measured_once():
 def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
     path = tmp_path / "cache" / "mine.json"
     profile = device_profile.calibrate(
-        2.0, path, progress=False, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
+        2.0, path, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
     )
     assert DeviceProfile.load(path) == profile
     assert profile.device == str(KEY)
@@ -140,7 +141,7 @@ class Clock:
 @pytest.mark.parametrize("seconds", [20.0, 60.0, 61.3, 300.0])
 def test_all_of_a_calibration_takes_no_longer_than_it_may(seconds, monkeypatch):
     clock = Clock(monkeypatch)
-    device_profile.calibrate(seconds, progress=False, key=KEY, sizes=TINY)
+    device_profile.calibrate(seconds, key=KEY, sizes=TINY)
     assert 0.9 * seconds < clock.now <= seconds
 
 
@@ -174,9 +175,7 @@ def test_a_place_for_the_result_is_asked_for_before_it_is_measured(monkeypatch):
 def test_what_cannot_be_written_is_a_warning(tmp_path):
     occupied = tmp_path / "occupied"
     occupied.write_text("")
-    profile = device_profile.calibrate(
-        0.0, occupied / "mine.json", progress=False, key=KEY, sizes=TINY
-    )
+    profile = device_profile.calibrate(0.0, occupied / "mine.json", key=KEY, sizes=TINY)
     assert profile.grid("matmul", "bfloat16") is not None
 
 
@@ -190,9 +189,11 @@ def test_an_older_file_does_not_hide_that_nothing_was_kept(tmp_path, monkeypatch
     assert path.read_text() == "older"
 
 
-def test_the_progress_bar_shows_and_ends(capsys):
-    device_profile.calibrate(0.0, None, progress=True, key=KEY, sizes=TINY)
-    assert "calibrating" in capsys.readouterr().out
+def test_the_progress_is_reported():
+    reported = []
+    with progress.listened_to(lambda *each: reported.append(each)):
+        device_profile.calibrate(0.0, None, key=KEY, sizes=TINY)
+    assert ("calibrating matmul", 0, 0) in reported
 
 
 def test_a_point_too_large_to_measure_is_extended_in_proportion():

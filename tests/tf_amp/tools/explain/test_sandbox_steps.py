@@ -12,8 +12,8 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
 from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
+from tf_amp.measuring.sandbox.session import run_separately
 from tf_amp.tools.explain import predicting
-from tf_amp.tools.explain.predicting import measure
 
 
 def _trial(
@@ -24,22 +24,19 @@ def _trial(
     return Trial(graph_def, graph_def, item, shapes, before, after)
 
 
+def measure(trial: Trial, seconds: float) -> None:
+    run_separately(
+        lambda stopped: predicting._compared(trial, seconds, stopped), seconds
+    )
+
+
 def test_a_loop_without_end_is_given_up() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [4, 4])
-        result = tf.while_loop(lambda y: y[0, 0] > -1.0, lambda y: [y * 1.0], [x])[0]
+        result = tf.while_loop(lambda y: y[0, 0] > -9.0, lambda y: [y * 1.0], [x])[0]
     trial = _trial(graph.as_graph_def(), result, 1e-3, 1e-3)
     with pytest.raises(NotRunnableError):
         measure(trial, 1.0)
-
-
-def test_too_long_a_step_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predicting, "opened", None)
-    with tf.Graph().as_default() as graph:
-        result = tf.linalg.matmul(tf.ones([4, 4]), tf.ones([4, 4]))
-    trial = _trial(graph.as_graph_def(), result, 2.0, 1.0)
-    with pytest.raises(NotRunnableError, match="about 2 s"):
-        measure(trial, 3.0)
 
 
 class _SlowSteps:
