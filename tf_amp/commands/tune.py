@@ -8,7 +8,6 @@ so that an interrupted run is resumed by starting it once more.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from tf_amp.commands.shared import printing, script_graphs
@@ -23,7 +22,6 @@ from tf_amp.tools import running_scripts
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from grappler_pass.costs.database.price_list import Measured
     from grappler_pass.pipeline import Rewrite
 
 _Kind = TypeVar("_Kind")
@@ -82,7 +80,7 @@ def _check_measurable(settings: AmpConfig) -> None:
 
 
 class _Display:
-    """A progress bar while a graph waits for its prices, and a table at the end."""
+    """A progress bar while a graph waits for its prices, and what came of it."""
 
     def __init__(self) -> None:
         # Not loaded before it is needed, as everything here.
@@ -108,16 +106,15 @@ class _Display:
             self._level = rewrite.plan.opt_level
 
     def sum_up(self, *, is_over: bool) -> None:
-        """Print what was measured, op by op, and whether the script came to its end."""
+        """Say how much was measured, and whether the script came to its end."""
         if self._bar is not None:
             self._bar.stop()
-        rows = [row for note in self._of(Measuring) for row in note.rows]
-        if rows:
-            self._console.print(_table(rows))
-            self._say(f"{len(rows)} costs measured; {_where_kept()}")
+        count = sum(len(note.rows) for note in self._of(Measuring))
+        if count:
+            self._say(f"{count} costs measured; {_where_kept()}")
         if not is_over:
             self._say("the script ended early; the same command goes on from here")
-        elif reason := self._reason(has_rows=bool(rows)):
+        elif reason := self._reason(has_rows=bool(count)):
             self._say(reason)
 
     def _show(self, state: Measuring) -> None:
@@ -170,23 +167,3 @@ def _where_kept() -> str:
     if folder is None:
         return f"not kept: there is no cache folder; {amp_config.CACHE} names one"
     return f"not kept: {folder} cannot be used; {amp_config.CACHE} names another folder"
-
-
-def _table(rows: list[Measured]) -> object:
-    import rich.table
-
-    seconds = {(row.probe.key, row.dtype): row.sample.seconds for row in rows}
-    measured = Counter(row.probe.op for row in rows)
-    gains: dict[str, list[float]] = {}
-    for row in rows:
-        float32 = seconds.get((row.probe.key, "float32"))
-        if float32 is not None and row.dtype != "float32":
-            gains.setdefault(row.probe.op, []).append(float32 / row.sample.seconds)
-    table = rich.table.Table("op", title="measured")
-    for heading in ("costs", "16 bits: worst", "best"):
-        table.add_column(heading, justify="right")
-    for op, count in sorted(measured.items()):
-        ratios = sorted(gains.get(op, ()))
-        ends = (f"{ratios[0]:.2f}x", f"{ratios[-1]:.2f}x") if ratios else ("", "")
-        table.add_row(op, str(count), *ends)
-    return table

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -139,14 +138,11 @@ class OnlineTuner(NamedTuple):
     def _version(self) -> int:
         return sum(costs.prices.version for costs in self._all_costs)
 
-    def _turn(self) -> AbstractContextManager[bool]:
-        """Wait until no other thread of this process measures."""
-        return process_turn(self.allowance.remaining() + _PATIENCE_SECONDS)
-
     def _measure_when_free(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure in this thread's turn; return whether a price has changed."""
         version = self._version()
-        with self._turn() as is_mine:
+        patience = self.allowance.remaining() + _PATIENCE_SECONDS
+        with process_turn(patience) as is_mine:
             if is_mine:
                 self._measure_in_turn(stakes, low_dtype)
         return self._version() > version

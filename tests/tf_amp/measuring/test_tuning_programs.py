@@ -94,7 +94,7 @@ def traced(series, end):
     for each in series:
         metadata = tf.compat.v1.RunMetadata()
         told = dict(options=tf.compat.v1.RunOptions(trace_level=3))
-        each.chain._session.run(each.chain._last, run_metadata=metadata, **told)
+        each._session.run(each._last, run_metadata=metadata, **told)
         for device in metadata.step_stats.dev_stats:
             if any(stats.node_name.startswith("probe") for stats in device.node_stats):
                 places.add(device.device.rpartition("/")[2])

@@ -8,8 +8,6 @@ with the work: none is left idle, so none is lost in a fork or awaited at exit.
 from __future__ import annotations
 
 import atexit
-import ctypes
-import functools
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,20 +20,6 @@ _T = TypeVar("_T")
 
 class StuckError(AmpError, RuntimeError):
     """Work did not end in time, and was given up."""
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int]:
-    """Return glibc's function; one that does nothing where there is another libc."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return lambda padding: 0
-
-
-def return_memory() -> None:
-    """Give back to the system what a thread has freed, which glibc would keep."""
-    _malloc_trim()(0)
 
 
 _leaving = threading.Event()
@@ -64,7 +48,6 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
                 results.append(work(lambda: unwanted.is_set() or _leaving.is_set()))
         except BaseException as error:
             errors.append(error)
-        return_memory()
 
     thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
     thread.start()

@@ -28,9 +28,8 @@ Array = npt.NDArray[Any]
 Make = Callable[[], Array]
 
 _LEAST, _MOST = 0.5, 0.9
-# Primes: rows of usual lengths then differ, and neighbors lie far apart.
+# A prime: rows of usual lengths then differ.
 _PERIOD = 4093
-_STRIDE = 7919
 
 _FLOATS = FLOATING | {"float64"}
 _INTEGERS = frozenset("int8 uint8 int16 uint16 int32 uint32 int64 uint64".split())
@@ -129,14 +128,8 @@ def _from_spec(
 
 def _floats(shape: Sequence[int], dtype: str) -> Array:
     """Return values that repeat after some thousands: cheap even where large."""
-    return np.resize(_few(dtype), shape)
-
-
-@functools.cache
-def _few(dtype: str) -> Array:
-    spread = np.arange(_PERIOD) * _STRIDE % _PERIOD / _PERIOD
-    few = _LEAST + (_MOST - _LEAST) * spread
-    return few.astype(_numpy_dtype(dtype))
+    few = np.random.default_rng(0).uniform(_LEAST, _MOST, _PERIOD)
+    return np.resize(few.astype(_numpy_dtype(dtype)), shape)
 
 
 def _integers(shape: Sequence[int], dtype: str, limit: int, number: int) -> Array:

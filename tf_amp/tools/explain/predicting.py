@@ -31,7 +31,6 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.node_times import node_seconds
 from tf_amp.measuring.sandbox.session import SandboxSession, opened, run_separately
 from tf_amp.measuring.steps.comparison import Comparison
 from tf_amp.rewriting.graph_settings import target_device_type
@@ -45,6 +44,9 @@ _SECONDS = 10.0
 # Behind the name of a node, before that of a part it was split into.
 _PART = "/tf_amp_"
 BEFORE, AFTER = "before", "after"
+_FEWEST_TRACES, _MOST_TRACES = 2, 8
+# What a GPU's kernels take is kept separate from what the host takes to launch them.
+_KERNELS = "/stream:all"
 _MOST_PAIRS = 400
 _FEWEST_PAIRS = 2
 _WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
@@ -90,7 +92,7 @@ def _measured(draft: Draft, trial: Trial) -> Prediction:
     compared = run_separately(
         lambda stopped: _compared(trial, seconds, stopped), seconds
     )
-    nodes = node_seconds(sandboxes_of(trial), seconds)
+    nodes = run_separately(lambda stopped: _traced(trial, seconds), seconds)
     plan, before = draft.plan, compared.seconds_before
     # The ratio of neighboring runs is surer than either time.
     after = before if plan.is_empty else before / compared.ratio
@@ -217,3 +219,53 @@ def _pairs(session: SandboxSession, end: float) -> Iterator[tuple[float, float]]
         took = {name: session.seconds(name, _left(end) + slowest) for name in order}
         slowest = sum(took.values())
         yield took[BEFORE], took[AFTER]
+
+
+def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
+    """Return what each node of both graphs takes per step, loops included.
+
+    One op at a time is run, so that an op is not charged for what runs beside it; the
+    least of a few steps counts, node by node, since tracing only ever adds.
+    """
+    sandboxes = sandboxes_of(trial)
+    end = time.perf_counter() + seconds
+    least: dict[str, dict[str, float]] = {name: {} for name in sandboxes}
+    with opened(sandboxes, seconds, one_op_at_a_time=True) as session:
+        for name in sandboxes:
+            session.seconds(name, seconds)
+        for step in range(_MOST_TRACES):
+            if step >= _FEWEST_TRACES and time.perf_counter() > end:
+                break
+            for name, found in least.items():
+                metadata = session.trace(name, seconds)
+                for node, took in _seconds_by_node(metadata, f"{name}/").items():
+                    found[node] = min(took, found.get(node, took))
+    return least
+
+
+def _seconds_by_node(metadata: Any, prefix: str) -> dict[str, float]:
+    """Add up what one step recorded of each node."""
+    total: dict[str, float] = defaultdict(float)
+    for node, took in _records(metadata.step_stats):
+        if node.startswith(prefix):
+            total[node.removeprefix(prefix)] += took
+    return total
+
+
+def _records(step_stats: Any) -> Iterator[tuple[str, float]]:
+    devices = step_stats.dev_stats
+    streams = [each for each in devices if each.device.endswith(_KERNELS)]
+    on_stream = {_node(stats) for each in streams for stats in each.node_stats}
+    for each in devices:
+        is_stream = each.device.endswith(_KERNELS)
+        if "stream" in each.device and not is_stream:
+            continue
+        for stats in each.node_stats:
+            name = _node(stats)
+            if is_stream or name not in on_stream:
+                nanoseconds = stats.op_end_rel_nanos - stats.op_start_rel_nanos
+                yield name, max(nanoseconds, 0) * 1e-9
+
+
+def _node(stats: Any) -> str:
+    return str(stats.node_name.partition(":")[0])
