@@ -7,16 +7,14 @@ What a class is, and its sizes: ``cases``. What is measured in the time given, a
 from __future__ import annotations
 
 import datetime
-import os
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.costs import DeviceKey, DeviceProfile, keep_profile, nearest_to_cpu
+from grappler_pass.costs import DeviceKey, DeviceProfile, nearest_to_cpu
 from tf_amp.measuring.device_profile import elementwise, movement, products, rows
 from tf_amp.measuring.device_profile.assembling import (
     Measurements,
@@ -35,35 +33,27 @@ _CALLS = 200
 
 def calibrate(
     seconds: float = 60.0,
-    out: str | os.PathLike[str] | None = None,
     *,
     key: DeviceKey,
     sizes: Sizes = COARSE,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
 ) -> DeviceProfile:
-    """Measure this CPU and keep its profile.
+    """Measure this CPU and return its profile.
 
     Args:
         seconds: time for all of it; classes that do not fit are taken from the shipped
             profile of the nearest device. Products and additions are measured once,
             whatever that takes: the roofline is made of them.
-        out: file to write; None keeps nothing.
         key: of this device, by which the profile is found again.
         sizes: how densely each class is measured.
         dtypes: to measure; float32 must be among them.
-
-    Returns:
-        The profile, also when it could not be written (a warning says why).
     """
     end = time.perf_counter() + seconds
     cases = all_cases(sizes)
     starting = call_seconds()
     measured = measure_cases(cases, dtypes, end - time.perf_counter())
     data = _profile(cases, measured, key, seconds)
-    profile = DeviceProfile.from_json({**data, "call_seconds": starting})
-    if out is not None:
-        keep_profile(profile, Path(out))
-    return profile
+    return DeviceProfile.from_json({**data, "call_seconds": starting})
 
 
 def call_seconds() -> float:
