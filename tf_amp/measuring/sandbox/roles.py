@@ -46,7 +46,7 @@ HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
 # These only watch what goes through; a made-up value must not stop the step.
 _WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
 # Their OpDefs claim that they have no state, and yet they reach out of the graph.
-UNDECLARED: Mapping[str, Role] = {
+_UNDECLARED: Mapping[str, Role] = {
     "Abort": Role.SOURCE,
     "DebugIdentity": Role.PASS,
     "DebugIdentityV2": Role.PASS,
@@ -106,12 +106,14 @@ def role_of_op(op: str) -> Role:
         return Role.VARIABLE
     if op in _WATCHING:
         return Role.PASS
-    if op in UNDECLARED:
-        return UNDECLARED[op]
+    if op in _UNDECLARED:
+        return _UNDECLARED[op]
     if op == "VarHandleOp":
         return Role.HANDLE
     op_def = op_def_of(op)
-    if op_def is None or op in _OUTSIDE or takes_functions(op) or _reads_text(op_def):
+    if op_def is None or op in _OUTSIDE or _takes_functions(op_def):
+        return Role.SOURCE
+    if _reads_text(op_def):
         return Role.SOURCE
     if op_def.is_stateful or _has_reference(op_def):
         return Role.COMPUTE if _has_private_state(op, op_def) else Role.SOURCE
@@ -139,13 +141,9 @@ def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
     return takes and makes
 
 
-@functools.cache
-def takes_functions(op: str) -> bool:
+def _takes_functions(op_def: op_def_pb2.OpDef) -> bool:
     """Return whether an op calls functions that its attributes name."""
-    op_def = op_def_of(op)
-    return op_def is not None and any(
-        attr.type in ("func", "list(func)") for attr in op_def.attr
-    )
+    return any(attr.type in ("func", "list(func)") for attr in op_def.attr)
 
 
 def _called_by(node: NodeDef) -> list[str]:

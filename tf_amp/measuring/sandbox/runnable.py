@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 from google.protobuf import text_format
-from tensorflow.core.framework import op_def_pb2
+from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
@@ -22,13 +22,10 @@ from grappler_pass.eligibility.fused_ops import can_split, split_fused
 from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, admits, op_def_of
-from tf_amp.measuring.sandbox.roles import UNDECLARED, takes_functions
+from tf_amp.measuring.sandbox.roles import OPAQUE, Role, role_of_op
 from tf_amp.measuring.sandbox.synthetic import UnfitError
 
-_REFUSED_TYPES = frozenset({"resource", "variant", "string"})
-_REFUSED_ENUMS = frozenset(
-    tf.as_dtype(name).as_datatype_enum for name in _REFUSED_TYPES
-)
+_REFUSED = OPAQUE | {types_pb2.DT_STRING}
 
 
 def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
@@ -39,16 +36,9 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
         calls functions, or has no kernel for this dtype on this type of device.
     """
     op_def = op_def_of(probe.op)
-    if op_def is None:
-        raise UnfitError(f"{probe.op} is not an op of this TensorFlow")
-    if op_def.is_stateful or probe.op in CONTROL_FLOW_OPS or probe.op in UNDECLARED:
-        raise UnfitError(f"{probe.op} has state or effects")
-    if takes_functions(probe.op):
-        raise UnfitError(f"{probe.op} calls functions")
-    if not probe.inputs:
-        raise UnfitError(f"{probe.op} computes nothing from inputs")
-    if any(spec.dtype in _REFUSED_TYPES for spec in probe.inputs):
-        raise UnfitError(f"{probe.op} takes handles or text")
+    computes = role_of_op(probe.op) is Role.COMPUTE and probe.op not in CONTROL_FLOW_OPS
+    if op_def is None or op_def.is_stateful or not (computes and probe.inputs):
+        raise UnfitError(f"{probe.op} does more, or other, than compute from inputs")
     node = node_at(probe, dtype, device_type)
     if "strides" in node.attr and _lacks_rank(probe, len(node.attr["strides"].list.i)):
         raise UnfitError(
@@ -151,9 +141,9 @@ def _lacks_rank(probe: Probe, rank: int) -> bool:
 
 
 def _is_refused(port: op_def_pb2.OpDef.ArgDef, attrs: dict[str, AttrValue]) -> bool:
-    if port.is_ref or port.type in _REFUSED_ENUMS:
+    if port.is_ref or port.type in _REFUSED:
         return True
     value = attrs.get(port.type_attr or port.type_list_attr)
     if value is None:
         return False
-    return bool(_REFUSED_ENUMS & {value.type, *value.list.type})
+    return bool(_REFUSED & {value.type, *value.list.type})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,15 @@ from grappler_pass.graph.view import Item
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
 from tf_amp.measuring import progress
+from tf_amp.measuring.sandbox.contents import Array
 from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs.executing import rounded
 from tf_amp.tools.ranges.ranging import joined, ranges_of
-from tf_amp.tools.verify.comparing import compare
-from tf_amp.tools.verify.verification import Verification
+from tf_amp.tools.verify.comparing import checks_of, named_leaves
+from tf_amp.tools.verify.verification import OUTPUT, Verification, default_tolerance
 
 _BATCH = 8
 _DEFAULT = "serving_default"
@@ -34,8 +36,7 @@ def compared_signatures(
 
     NotMeasurableError: the model cannot be run on made-up inputs.
     """
-    paths = (job.given, draft, job.given)
-    given, converted, other = (_signatures_of(path) for path in paths)
+    given, converted = map(_signatures_of, (job.given, draft))
     found: dict[str, Verification] = {}
     remarks: list[str] = []
     for name, function in progress.each(tuple(given.items()), "comparing signatures"):
@@ -44,12 +45,12 @@ def compared_signatures(
         except UnfitDataError as error:
             remarks.append(f"{name} is not verified: {error}")
             continue
-        found[name] = _compared(
+        found[name] = compared(
             function,
             _taking_any_type(converted[name]),
             inputs,
             low_dtype=low_dtype,
-            with_rounded_weights=_with_rounded_weights(other[name], low_dtype),
+            variables=function.variables,
             name=f"{name}, on {words}",
         )
     return found, tuple(remarks)
@@ -61,11 +62,10 @@ def compared_graphs(
     """Compare both frozen graphs; errors are those of `compared_signatures`."""
     graphs = [frozen_graph(path) for path in (job.given, draft)]
     specs = data.specs_of(graphs[0])
-    batch, words = _inputs(job, specs)
-    inputs = [batch[spec.name] for spec in specs]
+    inputs, words = _inputs(job, specs)
     float32, mixed = (_function_of(graph_def, item) for graph_def in graphs)
     name = f"graph, on {words}"
-    return {"graph": _compared(float32, mixed, inputs, low_dtype=low_dtype, name=name)}
+    return {"graph": compared(float32, mixed, inputs, low_dtype=low_dtype, name=name)}
 
 
 def _inputs(job: Job, specs: Sequence[tf.TensorSpec]) -> tuple[data.Batch, str]:
@@ -77,16 +77,49 @@ def _inputs(job: Job, specs: Sequence[tf.TensorSpec]) -> tuple[data.Batch, str]:
     return {spec.name: data.made_up(spec, size) for spec in specs}, "made-up inputs"
 
 
-def _compared(
-    float32: Any, mixed: Any, inputs: Any, *, name: str, **options: Any
+def compared(
+    float32: Callable[..., Any],
+    mixed: Callable[..., Any],
+    inputs: data.Batch,
+    *,
+    low_dtype: str,
+    name: str,
+    variables: Iterable[Any] = (),
 ) -> Verification:
+    """Run both functions on the same inputs and return whether the numbers hold.
+
+    Args:
+      float32: returns any structure of tensors; run twice, for its noise, and with
+        inputs and variables rounded to 16 bits.
+      mixed: returns the same structure.
+      inputs: by name.
+      low_dtype: of `mixed`: "bfloat16" or "float16".
+      name: of what is compared, for people.
+      variables: that `float32` uses.
+    """
+    moved = {
+        key: rounded(np.asarray(value), low_dtype) for key, value in inputs.items()
+    }
     try:
-        return compare(float32, mixed, inputs, name=name, **options)
+        expected = _results(float32, inputs)
+        runs = {"mixed": _results(mixed, inputs), "noise": _results(float32, inputs)}
+        with _rounded_weights(variables, low_dtype):
+            runs["rounded"] = _results(float32, moved)
     except tf.errors.OpError as error:
         raise NotMeasurableError(
             f"verify: the model fails on {name.partition(', on ')[2]}: "
             f"{error.message}. Give inputs that suit it with --calibration."
         ) from error
+    return Verification(
+        graph=name,
+        checks=checks_of(expected, runs, dict.fromkeys(expected, OUTPUT)),
+        low_dtype=low_dtype,
+        tolerance=default_tolerance(low_dtype),
+    )
+
+
+def _results(function: Callable[..., Any], inputs: data.Batch) -> dict[str, Array]:
+    return {n: np.asarray(value) for n, value in named_leaves(function(**inputs))}
 
 
 def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
@@ -149,8 +182,8 @@ def _signatures_of(folder: pathlib.Path) -> dict[str, Any]:
         return data.loaded_signatures(folder)
 
 
-def _function_of(graph_def: GraphDef, item: Item) -> Any:
-    """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
+def _function_of(graph_def: GraphDef, item: Item) -> Callable[..., Any]:
+    """Return what runs a bare graph, given its inputs by name."""
     specs = data.specs_of(graph_def)
 
     def run(*inputs: Any) -> list[Any]:
@@ -162,7 +195,8 @@ def _function_of(graph_def: GraphDef, item: Item) -> Any:
 
     signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
     with unmixed():
-        return tf.function(run, input_signature=signature).get_concrete_function()
+        traced = tf.function(run, input_signature=signature).get_concrete_function()
+    return lambda **inputs: traced(*(inputs[spec.name] for spec in specs))
 
 
 def _taking_any_type(signature: Any) -> Callable[..., Any]:
@@ -182,14 +216,14 @@ def _taking_any_type(signature: Any) -> Callable[..., Any]:
     return call
 
 
-def _with_rounded_weights(function: Any, low_dtype: str) -> Callable[..., Any]:
-    """Return a function whose variables hold rounded values from its first call on."""
-    waiting = list(function.variables)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        while waiting:
-            variable = waiting.pop()
-            variable.assign(rounded(variable.numpy(), low_dtype))
-        return function(*args, **kwargs)
-
-    return run
+@contextlib.contextmanager
+def _rounded_weights(variables: Iterable[Any], low_dtype: str) -> Iterator[None]:
+    """Let variables hold what 16 bits make of their values, for a while."""
+    kept = [(variable, variable.numpy()) for variable in variables]
+    for variable, value in kept:
+        variable.assign(rounded(value, low_dtype))
+    try:
+        yield
+    finally:
+        for variable, value in kept:
+            variable.assign(value)

@@ -1,64 +1,19 @@
-"""Compare two functions that should compute the same, on the same inputs."""
+"""Compare tensors with what they are in float32."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_amp.measuring.sandbox.contents import Array
-from tf_amp.tools.graph_runs.executing import rounded
 from tf_amp.tools.verify.verification import (
-    OUTPUT,
     Difference,
     TensorCheck,
-    Verification,
-    default_tolerance,
 )
-
-Inputs = Mapping[str, Any] | Sequence[Any]
-
-
-def compare(
-    float32: Callable[..., Any],
-    mixed: Callable[..., Any],
-    inputs: Inputs,
-    *,
-    low_dtype: str,
-    tolerance: float | None = None,
-    with_rounded_weights: Callable[..., Any] | None = None,
-    name: str = "",
-) -> Verification:
-    """Run both functions on the same inputs and return whether the numbers hold.
-
-    Args:
-      float32: returns a tensor or any structure of them; run twice, for its noise.
-      mixed: returns the same structure.
-      inputs: named arguments, or those by position.
-      low_dtype: of `mixed`: "bfloat16" or "float16".
-      tolerance: largest relative error; 8 roundings of the type by default.
-      with_rounded_weights: `float32` with weights rounded to 16 bits, for the control;
-        by default the inputs alone are rounded.
-      name: of what is compared, for people.
-    """
-    expected = _results(float32, inputs)
-    tensors = {
-        "mixed": _results(mixed, inputs),
-        "noise": _results(float32, inputs),
-        "rounded": _results(
-            with_rounded_weights or float32, _rounded_inputs(inputs, low_dtype)
-        ),
-    }
-    kinds = dict.fromkeys(expected, OUTPUT)
-    return Verification(
-        graph=name,
-        checks=checks_of(expected, tensors, kinds),
-        low_dtype=low_dtype,
-        tolerance=default_tolerance(low_dtype) if tolerance is None else tolerance,
-    )
 
 
 def checks_of(
@@ -85,23 +40,6 @@ def checks_of(
         for name, value in expected.items()
         if all(name in found for found in runs.values())
     )
-
-
-def _rounded_inputs(inputs: Inputs, low_dtype: str) -> Inputs:
-    def round_value(value: Any) -> Any:
-        if isinstance(value, tf.Tensor | tf.Variable | np.ndarray):
-            array = np.asarray(value)
-            return tf.constant(rounded(array, low_dtype), dtype=value.dtype)
-        return value
-
-    rounded_inputs: Inputs = tf.nest.map_structure(round_value, inputs)
-    return rounded_inputs
-
-
-def _results(function: Callable[..., Any], inputs: Inputs) -> dict[str, Array]:
-    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-    result = function(*args, **kwargs)
-    return {name: np.asarray(value) for name, value in named_leaves(result)}
 
 
 def named_leaves(result: Any) -> Iterator[tuple[str, Any]]:

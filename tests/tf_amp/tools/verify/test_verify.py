@@ -11,7 +11,6 @@ import tensorflow as tf
 
 import tf_amp
 from tests import onednn, planted
-from tf_amp.tools.verify.comparing import compare
 from tf_amp.tools.verify.verification import (
     GRADIENT,
     Verdict,
@@ -168,22 +167,6 @@ def test_a_verification_makes_a_round_trip_through_json():
     found = _verify(model, planted.rows(), dtype="float16", bisect=True)
     assert Verification.from_json(found.to_json()) == found
     assert "head_1" in str(found) and "not finite" in str(found)
-
-
-def test_two_callables_are_compared_by_the_names_of_their_results():
-    def double(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"twice": 2.0 * x, "count": tf.size(x)}
-
-    def rounded_double(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return double(tf.cast(tf.cast(x, tf.bfloat16), tf.float32))
-
-    x = planted.rows()
-    near = compare(double, rounded_double, {"x": x}, low_dtype="bfloat16")
-    assert {c.name for c in near.checks} == {"twice", "count"}
-    assert near.ok
-    far = compare(double, lambda x: double(-x), [x], low_dtype="bfloat16")
-    assert [c.name for c in far.failing] == ["twice"]
-    assert far.failing[0].mixed.cosine == pytest.approx(-1.0)
 
 
 def test_a_tolerance_that_is_none_is_refused():
