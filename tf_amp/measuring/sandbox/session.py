@@ -7,19 +7,15 @@ graph that is being optimized. Grappler is off in it, so each graph runs as it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.measuring.op_timing import elapsed, quiet_config
 from tf_amp.measuring.sandbox.contents import FILL, Content, Values, filling_graph
-from tf_amp.measuring.sandbox.graph_copy import STEP, NotRunnableError, Sandbox
-from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
-
-_T = TypeVar("_T")
-_PATIENCE_SECONDS = 60.0
+from tf_amp.measuring.sandbox.graph_copy import STEP, Sandbox
 
 
 class SandboxSession:
@@ -112,19 +108,6 @@ def filled_session(
         ready = session.make_callable(filled, fed or None, accept_options=True)
         ready(*feeds.values(), options=options)
         yield session
-
-
-def run_separately(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
-    """Run what opens sandboxes in a thread of its own, as `run_in_own_thread` does.
-
-    Raises:
-      NotRunnableError: a graph does not run, or not in about the seconds given.
-    """
-    try:
-        return run_in_own_thread(work, seconds + _PATIENCE_SECONDS)
-    except (tf.errors.OpError, ValueError, StuckError) as error:
-        message = str(error).partition("\n")[0]
-        raise NotRunnableError(f"it does not run by itself: {message}") from error
 
 
 def _options(timeout_seconds: float) -> Any:

@@ -31,7 +31,7 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.session import SandboxSession, opened, run_separately
+from tf_amp.measuring.sandbox.session import SandboxSession, opened
 from tf_amp.measuring.steps.comparison import Comparison
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
@@ -50,8 +50,6 @@ _KERNELS = "/stream:all"
 _MOST_PAIRS = 400
 _FEWEST_PAIRS = 2
 _WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
-# The first step takes longer: kernels are prepared and memory is allocated.
-_FIRST_STEP = 2.0
 # Of all steps together, however slow.
 _LONGEST_SECONDS = 120.0
 
@@ -70,9 +68,10 @@ def prediction_of(
     trial = trial_from_draft(dataclasses.replace(draft, shapes=shapes))
     try:
         return _measured(draft, trial)
-    except NotRunnableError as error:
+    except (NotRunnableError, tf.errors.OpError, ValueError) as error:
+        why = str(error).partition("\n")[0]
         raise NotMeasurableError(
-            f"{name or 'The graph'} cannot be run: {error}."
+            f"{name or 'The graph'} cannot be run: {why}."
         ) from error
 
 
@@ -89,10 +88,7 @@ class _Lenient:
 def _measured(draft: Draft, trial: Trial) -> Prediction:
     both = trial.seconds_before + trial.seconds_after
     seconds = min(max(_SECONDS, _STEPS * both), _LONGEST_SECONDS)
-    compared = run_separately(
-        lambda stopped: _compared(trial, seconds, stopped), seconds
-    )
-    nodes = run_separately(lambda stopped: _traced(trial, seconds), seconds)
+    compared, nodes = _compared(trial, seconds), _traced(trial, seconds)
     plan, before = draft.plan, compared.seconds_before
     # The ratio of neighboring runs is surer than either time.
     after = before if plan.is_empty else before / compared.ratio
@@ -186,15 +182,13 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
             )
 
 
-def _compared(trial: Trial, seconds: float, stopped: Callable[[], bool]) -> Comparison:
+def _compared(trial: Trial, seconds: float) -> Comparison:
     end = time.perf_counter() + seconds
     pairs: list[tuple[float, float]] = []
     with opened(sandboxes_of(trial), _left(end)) as session:
         with contextlib.suppress(tf.errors.DeadlineExceededError):
             for pair in _pairs(session, end):
                 pairs.append(pair)
-                if stopped():
-                    break
     if len(pairs) < _FEWEST_PAIRS:
         raise NotRunnableError("its steps take longer than there is time")
     return Comparison(tuple(pairs))
@@ -205,20 +199,15 @@ def _left(end: float) -> float:
 
 
 def _pairs(session: SandboxSession, end: float) -> Iterator[tuple[float, float]]:
-    """Yield seconds of neighboring runs, each first in turn, while the time lasts."""
+    """Yield seconds of neighboring runs, each first in turn, until the time is over."""
     for _ in range(_WARM_UPS):
-        slowest = sum(session.seconds(name, _left(end)) for name in (BEFORE, AFTER))
-        if slowest > _WARM_UP_SECONDS:
+        took = [session.seconds(name, _left(end)) for name in (BEFORE, AFTER)]
+        if sum(took) > _WARM_UP_SECONDS:
             break
-    # The first one is among the slowest.
-    slowest /= _FIRST_STEP
     for number in range(_MOST_PAIRS):
-        if max(_FEWEST_PAIRS - number, 1) * slowest > _left(end):
-            return
         order = (BEFORE, AFTER) if number % 2 else (AFTER, BEFORE)
-        took = {name: session.seconds(name, _left(end) + slowest) for name in order}
-        slowest = sum(took.values())
-        yield took[BEFORE], took[AFTER]
+        seconds = {name: session.seconds(name, _left(end)) for name in order}
+        yield seconds[BEFORE], seconds[AFTER]
 
 
 def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -12,7 +10,6 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
 from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
-from tf_amp.measuring.sandbox.session import run_separately
 from tf_amp.tools.explain import predicting
 
 
@@ -24,36 +21,13 @@ def _trial(
     return Trial(graph_def, graph_def, item, shapes, before, after)
 
 
-def measure(trial: Trial, seconds: float) -> None:
-    run_separately(
-        lambda stopped: predicting._compared(trial, seconds, stopped), seconds
-    )
-
-
 def test_a_loop_without_end_is_given_up() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [4, 4])
         result = tf.while_loop(lambda y: y[0, 0] > -9.0, lambda y: [y * 1.0], [x])[0]
     trial = _trial(graph.as_graph_def(), result, 1e-3, 1e-3)
     with pytest.raises(NotRunnableError):
-        measure(trial, 1.0)
-
-
-class _SlowSteps:
-    """Stands in for a session whose steps take longer than was predicted."""
-
-    count = 0
-
-    def seconds(self, name: str, timeout_seconds: float) -> float:
-        self.count += 1
-        time.sleep(0.1)
-        return 0.1
-
-
-def test_runs_that_would_exceed_the_time_are_not_begun() -> None:
-    session = _SlowSteps()
-    assert list(predicting._pairs(session, time.perf_counter() + 0.25)) == []
-    assert session.count == 2
+        predicting._compared(trial, 1.0)
 
 
 def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
@@ -64,4 +38,4 @@ def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
         )
     trial = _trial(graph.as_graph_def(), rows, 1e-3, 1e-3)
     with pytest.raises(NotRunnableError, match="MiB"):
-        measure(trial, 1.0)
+        predicting._compared(trial, 1.0)
