@@ -7,7 +7,7 @@ graph that is being optimized. Grappler is off in it, so each graph runs as it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,39 +17,9 @@ from tf_amp.measuring.op_timing import elapsed, quiet_config
 from tf_amp.measuring.sandbox.contents import FILL, Content, Values, filling_graph
 from tf_amp.measuring.sandbox.graph_copy import STEP, Sandbox
 
-
-class SandboxSession:
-    """Sandboxes ready to run; made by `opened`."""
-
-    def __init__(self, session: Any, names: Mapping[str, Any]) -> None:
-        """Keep what runs each sandbox's step, by name."""
-        self._steps = {
-            name: session.make_callable(step, accept_options=True)
-            for name, step in names.items()
-        }
-
-    def seconds(self, name: str, timeout_seconds: float) -> float:
-        """Run one step and return how long it took.
-
-        Raises:
-          tf.errors.OpError: the step fails, or takes longer than the time limit.
-        """
-        options = _options(timeout_seconds)
-        return elapsed(lambda: self._steps[name](options=options))
-
-    def trace(self, name: str, timeout_seconds: float) -> Any:
-        """Run one step and return its RunMetadata, with the time of every node.
-
-        Raises:
-          tf.errors.OpError: the step fails, or takes longer than the time limit.
-        """
-        metadata = tf.compat.v1.RunMetadata()
-        options = _options(timeout_seconds)
-        has_gpu = bool(tf.config.get_visible_devices("GPU"))
-        full, software = options.FULL_TRACE, options.SOFTWARE_TRACE
-        options.trace_level = full if has_gpu else software
-        self._steps[name](options=options, run_metadata=metadata)
-        return metadata
+# Runs a step within so many seconds, and returns how long it took. It may be given a
+# RunMetadata, which then has the time of every node.
+Step = Callable[..., float]
 
 
 @contextlib.contextmanager
@@ -58,8 +28,10 @@ def opened(
     timeout_seconds: float,
     *,
     one_op_at_a_time: bool = False,
-) -> Iterator[SandboxSession]:
-    """Yield the sandboxes side by side, contents shared and made up.
+) -> Iterator[dict[str, Step]]:
+    """Yield the steps of sandboxes side by side, contents shared and made up.
+
+    A step that fails, or takes longer than its time, raises an OpError.
 
     Args:
       sandboxes: by a name of your choice.
@@ -83,7 +55,22 @@ def opened(
     with filled_session(
         graph, contents.values(), {}, config=config, options=options
     ) as session:
-        yield SandboxSession(session, steps)
+        yield {
+            name: _timed(session.make_callable(step, accept_options=True))
+            for name, step in steps.items()
+        }
+
+
+def _timed(run: Callable[..., object]) -> Step:
+    def step(timeout_seconds: float, metadata: Any = None) -> float:
+        options = _options(timeout_seconds)
+        if metadata is not None:
+            has_gpu = bool(tf.config.get_visible_devices("GPU"))
+            full, software = options.FULL_TRACE, options.SOFTWARE_TRACE
+            options.trace_level = full if has_gpu else software
+        return elapsed(lambda: run(options=options, run_metadata=metadata))
+
+    return step
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.session import SandboxSession, opened
+from tf_amp.measuring.sandbox.session import Step, opened
 from tf_amp.measuring.steps.comparison import Comparison
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
@@ -185,9 +185,9 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
 def _compared(trial: Trial, seconds: float) -> Comparison:
     end = time.perf_counter() + seconds
     pairs: list[tuple[float, float]] = []
-    with opened(sandboxes_of(trial), _left(end)) as session:
+    with opened(sandboxes_of(trial), _left(end)) as steps:
         with contextlib.suppress(tf.errors.DeadlineExceededError):
-            for pair in _pairs(session, end):
+            for pair in _pairs(steps, end):
                 pairs.append(pair)
     if len(pairs) < _FEWEST_PAIRS:
         raise NotRunnableError("its steps take longer than there is time")
@@ -198,15 +198,15 @@ def _left(end: float) -> float:
     return max(end - time.perf_counter(), 1e-3)
 
 
-def _pairs(session: SandboxSession, end: float) -> Iterator[tuple[float, float]]:
+def _pairs(steps: Mapping[str, Step], end: float) -> Iterator[tuple[float, float]]:
     """Yield seconds of neighboring runs, each first in turn, until the time is over."""
     for _ in range(_WARM_UPS):
-        took = [session.seconds(name, _left(end)) for name in (BEFORE, AFTER)]
+        took = [steps[name](_left(end)) for name in (BEFORE, AFTER)]
         if sum(took) > _WARM_UP_SECONDS:
             break
     for number in range(_MOST_PAIRS):
         order = (BEFORE, AFTER) if number % 2 else (AFTER, BEFORE)
-        seconds = {name: session.seconds(name, _left(end)) for name in order}
+        seconds = {name: steps[name](_left(end)) for name in order}
         yield seconds[BEFORE], seconds[AFTER]
 
 
@@ -219,14 +219,15 @@ def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
     sandboxes = sandboxes_of(trial)
     end = time.perf_counter() + seconds
     least: dict[str, dict[str, float]] = {name: {} for name in sandboxes}
-    with opened(sandboxes, seconds, one_op_at_a_time=True) as session:
-        for name in sandboxes:
-            session.seconds(name, seconds)
-        for step in range(_MOST_TRACES):
-            if step >= _FEWEST_TRACES and time.perf_counter() > end:
+    with opened(sandboxes, seconds, one_op_at_a_time=True) as steps:
+        for step in steps.values():
+            step(seconds)
+        for count in range(_MOST_TRACES):
+            if count >= _FEWEST_TRACES and time.perf_counter() > end:
                 break
             for name, found in least.items():
-                metadata = session.trace(name, seconds)
+                metadata = tf.compat.v1.RunMetadata()
+                steps[name](seconds, metadata)
                 for node, took in _seconds_by_node(metadata, f"{name}/").items():
                     found[node] = min(took, found.get(node, took))
     return least

@@ -48,9 +48,9 @@ def _sandbox_of_graph(graph: tf.Graph, *fetches: tf.Operation | tf.Tensor) -> Sa
 
 
 def _run(sandbox: Sandbox, times: int = 2) -> None:
-    with opened({"only": sandbox}, _SECONDS) as session:
+    with opened({"only": sandbox}, _SECONDS) as steps:
         for _ in range(times):
-            session.seconds("only", _SECONDS)
+            steps["only"](_SECONDS)
 
 
 def _ops(graph_def: GraphDef) -> set[str]:
