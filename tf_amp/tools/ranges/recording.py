@@ -128,8 +128,7 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     for node in recording.node:
         node.input[:] = [instead.get(text, text) for text in texts_of(node)]
         if begin and node.name in records.loops:
-            added.append(_gate(node, begin))
-            node.input[0] = added[-1].name
+            node.input.append(f"^{begin}")
     recording.node.extend(added)
     return recording
 
@@ -143,14 +142,6 @@ def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDe
     value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
     name = f"x/{RECORDER}_begin"
     return [number, value, recorder.node(name, device, number.name, value.name)]
-
-
-def _gate(enter: NodeDef, begin: str) -> NodeDef:
-    """Return a node that lets a value into a loop once a begin is recorded."""
-    name, inputs = f"{enter.name}/{RECORDER}_gate", [enter.input[0], f"^{begin}"]
-    gate = NodeDef(name=name, op="Identity", device=enter.device, input=inputs)
-    gate.attr["T"].CopyFrom(enter.attr["T"])
-    return gate
 
 
 def _constant(name: str, value: np.generic, device: str) -> NodeDef:
