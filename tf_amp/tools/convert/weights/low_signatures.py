@@ -9,7 +9,7 @@ functions of the model's objects, which Python calls by name, keep their dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -21,7 +21,7 @@ from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import PLAIN_CALL_OPS
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
-from tf_amp.tools.convert.weights.handles import Readers, readers_in
+from tf_amp.tools.convert.weights.handles import readers_in
 from tf_amp.tools.convert.weights.retyping import cast_up, new_cast
 
 _PLACEHOLDER = "Placeholder"
@@ -31,8 +31,8 @@ _SIGNATURES = "signatures"
 class _Retyped(NamedTuple):
     """Which arguments and results of a function are in 16 bits now."""
 
-    arguments: frozenset[int]
-    results: frozenset[int]
+    arguments: frozenset[int] = frozenset()
+    results: frozenset[int] = frozenset()
 
 
 def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ...]:
@@ -44,87 +44,76 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
     Returns:
       What has changed, as "signature.name".
     """
-    graph_def = meta_graph.graph_def
-    wrappers = _retype_wrappers(meta_graph, low_dtype)
-    graph = _Graph(graph_def, low_dtype)
+    low = _Low(meta_graph.graph_def, low_dtype)
     inputs = [i for s in meta_graph.signature_def.values() for i in s.inputs.values()]
-    for info in filter(_is_float32, inputs):
-        graph.retype_placeholder(split_input(info.name)[0])
-    for node in [node for node in graph_def.node if node.op in PLAIN_CALL_OPS]:
-        if node.attr["f"].func.name in wrappers:
-            graph.retype_call(node, wrappers[node.attr["f"].func.name])
-    changed = tuple(_retype_infos(meta_graph, graph))
-    graph.drop_unread(meta_graph)
-    return changed
+    low.retype_placeholders(split_input(i.name)[0] for i in inputs if _is_float32(i))
+    low.retype_calls(_retype_wrappers(meta_graph, low_dtype))
+    low.add_casts()
+    return tuple(_retype_infos(meta_graph, low))
 
 
-class _Graph:
-    """The main graph, with the casts that were put into it."""
+class _Low:
+    """What of the main graph is in 16 bits: tensors, and inputs of calls."""
 
     def __init__(self, graph_def: GraphDef, low_dtype: int) -> None:
         self._graph_def = graph_def
-        self.low_dtype = low_dtype
-        self._nodes = {str(node.name): node for node in graph_def.node}
-        self._readers: Readers = readers_in(graph_def)
-        # What is in 16 bits, by name of the cast to float32.
-        self._low_behind: dict[str, str] = {}
-        self.placeholders: set[str] = set()
+        self.dtype = low_dtype
+        self.tensors: set[str] = set()
+        self._taking: list[tuple[NodeDef, int]] = []
 
-    def retype_placeholder(self, name: str) -> None:
-        node = self._nodes.get(name)
-        if node is None or node.op != _PLACEHOLDER or name in self.placeholders:
-            return
-        node.attr["dtype"].type = self.low_dtype
-        self.placeholders.add(name)
-        self._cast_up(name)
+    def retype_placeholders(self, names: Iterable[str]) -> None:
+        wanted = frozenset(names)
+        for node in self._graph_def.node:
+            if node.op == _PLACEHOLDER and node.name in wanted:
+                node.attr["dtype"].type = self.dtype
+                self.tensors.add(node.name)
 
-    def retype_call(self, node: NodeDef, retyped: _Retyped) -> None:
-        for position in retyped.arguments:
-            node.attr["Tin"].list.type[position] = self.low_dtype
+    def retype_calls(self, wrappers: Mapping[str, _Retyped]) -> None:
+        for node in self._graph_def.node:
+            if node.op not in PLAIN_CALL_OPS:
+                continue
+            retyped = wrappers.get(node.attr["f"].func.name, _Retyped())
+            for position in retyped.arguments:
+                node.attr["Tin"].list.type[position] = self.dtype
+                self._taking.append((node, position))
+            for output in retyped.results:
+                node.attr["Tout"].list.type[output] = self.dtype
+                self.tensors.add(f"{node.name}:{output}" if output else node.name)
+
+    def add_casts(self) -> None:
+        """Cast for all that takes float32 of 16 bits, or the other way round."""
+        readers = readers_in(self._graph_def)
+        taking = {(node.name, position) for node, position in self._taking}
+        for tensor in sorted(self.tensors):
+            found = readers.get(tensor, ())
+            others = [(r, at) for r, at in found if (r.name, at) not in taking]
+            if others:
+                cast = new_cast(self._graph_def, tensor, self.dtype, FLOAT32)
+                for reader, position in others:
+                    reader.input[position] = cast.name
+        for node, position in self._taking:
             node.input[position] = self.low(node.input[position])
-        for output in retyped.results:
-            node.attr["Tout"].list.type[output] = self.low_dtype
-            self._cast_up(f"{node.name}:{output}" if output else str(node.name))
 
     def low(self, tensor: str) -> str:
         """Return a tensor in 16 bits, as it is or cast."""
         tensor = tensor.removesuffix(":0")
-        if tensor in self._low_behind.values():
+        if tensor in self.tensors:
             return tensor
-        if tensor in self._low_behind:
-            return self._low_behind[tensor]
-        cast = new_cast(self._graph_def, tensor, FLOAT32, self.low_dtype)
-        return str(cast.name)
-
-    def drop_unread(self, meta_graph: MetaGraphDef) -> None:
-        """Take out the casts to float32 that nobody reads."""
-        read = {split_input(t)[0] for n in self._graph_def.node for t in n.input}
-        for signature in meta_graph.signature_def.values():
-            read |= {split_input(i.name)[0] for i in signature.outputs.values()}
-        unread = self._low_behind.keys() - read
-        kept = [node for node in self._graph_def.node if node.name not in unread]
-        del self._graph_def.node[:]
-        self._graph_def.node.extend(kept)
-
-    def _cast_up(self, tensor: str) -> None:
-        cast = new_cast(self._graph_def, tensor, self.low_dtype, FLOAT32)
-        self._low_behind[str(cast.name)] = tensor
-        for reader, position in self._readers.get(tensor, ()):
-            reader.input[position] = cast.name
+        return str(new_cast(self._graph_def, tensor, FLOAT32, self.dtype).name)
 
 
-def _retype_infos(meta_graph: MetaGraphDef, graph: _Graph) -> Iterator[str]:
+def _retype_infos(meta_graph: MetaGraphDef, low: _Low) -> Iterator[str]:
     """Change what the signatures of the graph itself say; yield what changes."""
     for name, signature in sorted(meta_graph.signature_def.items()):
         for key, info in sorted(signature.inputs.items()):
-            if _is_float32(info) and split_input(info.name)[0] in graph.placeholders:
-                info.dtype = graph.low_dtype
+            if _is_float32(info) and split_input(info.name)[0] in low.tensors:
+                info.dtype = low.dtype
                 yield f"{name}.{key}"
         for key, info in sorted(signature.outputs.items()):
             if _is_float32(info):
-                low = graph.low(info.name)
-                info.name = low if ":" in low else f"{low}:0"
-                info.dtype = graph.low_dtype
+                tensor = low.low(info.name)
+                info.name = tensor if ":" in tensor else f"{tensor}:0"
+                info.dtype = low.dtype
                 yield f"{name}.{key}"
 
 
