@@ -8,6 +8,8 @@ with the work: none is left idle, so none is lost in a fork or awaited at exit.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,6 +22,13 @@ _T = TypeVar("_T")
 
 class StuckError(AmpError, RuntimeError):
     """Work did not end in time, and was given up."""
+
+
+def _return_memory() -> None:
+    """Give back to the system what a thread has freed, which glibc would keep."""
+    # Another libc has no such function.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 _leaving = threading.Event()
@@ -48,6 +57,7 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
                 results.append(work(lambda: unwanted.is_set() or _leaving.is_set()))
         except BaseException as error:
             errors.append(error)
+        _return_memory()
 
     thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
     thread.start()
