@@ -1,27 +1,25 @@
 """Peak bytes of live activations that a graph needs, before and after a plan.
 
-A tensor lives from the node that writes it to its last reader, in the order in which an
-executor takes nodes as they become ready. Views share the tensor they look at, an op
-that writes what it reads may reuse a tensor nobody else wants, and a cast copies.
-Variables, constants and arguments are left out, and so are constants that are cast
-beforehand; what is cast as the graph runs is not. A loop counts with one iteration, and
-with what its lists hold after all of them. Sizes that are unknown are guessed as for
-prices.
+A tensor lives from the node that writes it to its last reader, in the order of the
+graph's view. Views share the tensor they look at, an op that writes what it reads may
+reuse a tensor nobody else wants, and a cast copies. Variables, constants and arguments
+are left out, and so are constants that are cast beforehand; what is cast as the graph
+runs is not. A loop counts with one iteration, and with what its lists hold after all of
+them. Sizes that are unknown are guessed as for prices.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.work.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
 from grappler_pass.graph import op_table as table
-from grappler_pass.graph.loops import Frame
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import NO_SLOT, dtype_name
-from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.view import Node, Port, Reader
 from grappler_pass.planning.casts import Conversion
 from grappler_pass.planning.draft import Draft
 
@@ -59,7 +57,7 @@ def peak_bytes(draft: Draft) -> int:
     Of a draft whose slots are colored and casts are planned.
     """
     liveness = _Liveness(draft)
-    for moment, index in enumerate(_schedule(draft.view)):
+    for moment, index in enumerate(draft.view.order):
         liveness.run(draft.view.nodes[index], 2 * moment)
     return liveness.peak()
 
@@ -200,59 +198,3 @@ class _Liveness:
 
 def _bytes_of(dtype: int) -> int:
     return DTYPE_BYTES.get(dtype_name(dtype), 4) if dtype else 0
-
-
-def _schedule(view: GraphView) -> tuple[int, ...]:
-    """Return node numbers in the order in which an executor takes them, roughly.
-
-    A node runs once all it waits for has run, in the order in which nodes become ready.
-    A loop counts with one iteration, and what comes after it waits for all of that.
-    """
-    if not any(node.op in table.EXIT_OPS for node in view.nodes):
-        return view.order
-    exits: dict[Frame, list[int]] = {}
-    for node in view.nodes:
-        inside = view.frame(node.inputs[0].node) if node.op in table.EXIT_OPS else None
-        if inside is not None:
-            exits.setdefault(inside, []).append(node.index)
-    members: dict[Frame, int] = {}
-    for node in view.nodes:
-        for frame in view.loops(node.index):
-            members[frame] = members.get(frame, 0) + 1
-    waiting = [_inputs_of_one_iteration(view, i) for i in range(len(view.nodes))]
-    for gated in exits.values():
-        for index in gated:
-            waiting[index] += 1
-    order = [i for i, count in enumerate(waiting) if count == 0]
-    for index in order:
-        for target in _released(view, index, members, exits):
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                order.append(target)
-    assert len(order) == len(view.nodes), "a loop waits for what comes after it"
-    return tuple(order)
-
-
-def _inputs_of_one_iteration(view: GraphView, index: int) -> int:
-    node = view.nodes[index]
-    back = node.op in table.MERGE_OPS and sum(
-        view.nodes[source].op in table.NEXT_ITERATION_OPS for source in node.sources
-    )
-    return len(node.sources) - back
-
-
-def _released(
-    view: GraphView,
-    index: int,
-    members: dict[Frame, int],
-    exits: dict[Frame, list[int]],
-) -> Iterator[int]:
-    """Yield, once per edge, what waits for a node or for the loop it is the last of."""
-    ends = view.nodes[index].op in table.NEXT_ITERATION_OPS
-    for target in (*view.read_by(index), *view.control_readers(index)):
-        if not (ends and view.nodes[target].op in table.MERGE_OPS):
-            yield target
-    for frame in view.loops(index):
-        members[frame] -= 1
-        if members[frame] == 0:
-            yield from exits.get(frame, ())
