@@ -7,12 +7,11 @@ graph that is being optimized. Grappler is off in it, so each graph runs as it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.measuring.op_timing import elapsed, quiet_config
 from tf_amp.measuring.sandbox.contents import FILL, Content, Values, filling_graph
 from tf_amp.measuring.sandbox.graph_copy import STEP, Sandbox
@@ -47,7 +46,7 @@ def opened(
         config.inter_op_parallelism_threads = 1
     graph = tf.Graph()
     steps = {
-        name: private_graphs.import_operations(graph, box.graph_def, name, [STEP])[0]
+        name: imported(graph, box.graph_def, name, [STEP])[0]
         for name, box in sandboxes.items()
     }
     contents = {c.name: c for box in sandboxes.values() for c in box.contents}
@@ -89,12 +88,26 @@ def filled_session(
     """
     filling, feeds = filling_graph(contents, values)
     ends = [FILL, *feeds]
-    filled, *places = private_graphs.import_operations(graph, filling, "contents", ends)
+    filled, *places = imported(graph, filling, "contents", ends)
     fed = [place.outputs[0] for place in places]
     with tf.compat.v1.Session(graph=graph, config=config or quiet_config()) as session:
         ready = session.make_callable(filled, fed or None, accept_options=True)
         ready(*feeds.values(), options=options)
         yield session
+
+
+def imported(
+    graph: Any, graph_def: Any, prefix: str, names: Sequence[str]
+) -> list[Any]:
+    """Import a GraphDef into a graph; return operations of it by their names there.
+
+    Raises:
+      ValueError: TensorFlow cannot import it.
+      tf.errors.OpError: the same.
+    """
+    with graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name=prefix)
+    return [graph.get_operation_by_name(f"{prefix}/{name}") for name in names]
 
 
 def _options(timeout_seconds: float) -> Any:

@@ -26,7 +26,6 @@ from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.planning.draft import Settings
-from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.sandbox.contents import VARIABLES, Array, Values, made_up
@@ -37,7 +36,7 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.session import filled_session
+from tf_amp.measuring.sandbox.session import filled_session, imported
 from tf_amp.tracing.traces import with_traced_shapes
 
 _SEED = 20
@@ -189,7 +188,7 @@ def execute(
     graph, graph_def = tf.Graph(), _seeded(sandbox, values)
     names = list(dict.fromkeys(node for node, _ in wanted.values()))
     try:
-        step, *found = import_operations(graph, graph_def, _PREFIX, [STEP, *names])
+        step, *found = imported(graph, graph_def, _PREFIX, [STEP, *names])
         op_of = dict(zip(names, found, strict=True))
         tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
         with filled_session(graph, sandbox.contents, values) as session:
