@@ -20,6 +20,7 @@ from absl import logging
 
 from grappler_pass.errors import StageError
 from grappler_pass.fork_safety import per_process
+from tf_amp._tensorflow_private import wrapping
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import RewriteError
@@ -104,33 +105,29 @@ def reporting(stage: str, graph: bytes, outcome: str) -> Iterator[None]:
         report(error, name, config=config, before=before, outcome=outcome)
 
 
-def raising(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that raises what fails in a rewrite that its call has caused.
+@wrapping
+def raising(call: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a method, and raise what fails in a rewrite that the call has caused.
 
     An error of the call itself is chained to it. Used for strict settings, on what runs
     functions and Sessions.
     """
-
-    @functools.wraps(call)
-    def call_and_raise(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        _raise_awaiting(owner)
-        own = _Call(threading.get_ident())
-        _under_way.append(own)
-        try:
-            result = call(owner, *args, **kwargs)
-        except Exception as error:
-            if own.failures:
-                # TensorFlow drops the cause on the way to the user.
-                own.keep(f"The call then failed: {type(error).__name__}: {error}")
-                raise RewriteError("\n".join(own.failures)) from error
-            raise
-        finally:
-            _under_way.remove(own)
+    _raise_awaiting(owner)
+    own = _Call(threading.get_ident())
+    _under_way.append(own)
+    try:
+        result = call(owner, *args, **kwargs)
+    except Exception as error:
         if own.failures:
-            raise RewriteError("\n".join(own.failures))
-        return result
-
-    return call_and_raise
+            # TensorFlow drops the cause on the way to the user.
+            own.keep(f"The call then failed: {type(error).__name__}: {error}")
+            raise RewriteError("\n".join(own.failures)) from error
+        raise
+    finally:
+        _under_way.remove(own)
+    if own.failures:
+        raise RewriteError("\n".join(own.failures))
+    return result
 
 
 def _read(graph: bytes) -> GraphDef:

@@ -8,12 +8,11 @@ callback that is not there fails.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import acting_after, acting_before, exports
 from tf_amp.rewriting.compiled import traced_bodies
 
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
@@ -60,41 +59,25 @@ def is_converted(graph_def: Any) -> bool:
     return not any(REWRITTEN in node.attr for node in graph_def.node)
 
 
-def stripping_built(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Return TensorFlow's maker of the graph of a SavedModel, which then is bare."""
-
-    @functools.wraps(build)
-    def build_bare(*args: Any, **kwargs: Any) -> Any:
-        result = build(*args, **kwargs)
-        strip(exports.built_graph(result))
-        return result
-
-    return build_bare
+def _strip_built(result: Any, *args: Any, **kwargs: Any) -> None:
+    strip(exports.built_graph(result))
 
 
-def stripping_created(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Return TensorFlow's maker of a v1 MetaGraphDef, whose graph has no stamps."""
-
-    @functools.wraps(create)
-    def create_bare(*args: Any, **kwargs: Any) -> Any:
-        meta_graph = create(*args, **kwargs)
-        strip_stamps(meta_graph.graph_def)
-        _drop_inner_updates(meta_graph)
-        return meta_graph
-
-    return create_bare
+def _strip_created(meta_graph: Any, *args: Any, **kwargs: Any) -> None:
+    strip_stamps(meta_graph.graph_def)
+    _drop_inner_updates(meta_graph)
 
 
-def stripping_saved(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the `save` of a builder of v1 SavedModels, whose graphs are bare."""
+def _strip_saved(builder: Any, *args: Any, **kwargs: Any) -> None:
+    for graph_def in exports.builder_graphs(builder):
+        strip(graph_def)
 
-    @functools.wraps(save)
-    def save_bare(builder: Any, *args: Any, **kwargs: Any) -> Any:
-        for graph_def in exports.builder_graphs(builder):
-            strip(graph_def)
-        return save(builder, *args, **kwargs)
 
-    return save_bare
+# Of TensorFlow's makers of a SavedModel's graph, and of a v1 MetaGraphDef, and of the
+# `save` of a builder of v1 SavedModels.
+stripping_built = acting_after(_strip_built)
+stripping_created = acting_after(_strip_created)
+stripping_saved = acting_before(_strip_saved)
 
 
 def _drop_inner_updates(meta_graph: Any) -> None:
