@@ -2,8 +2,7 @@
 
 The optimizer's updates are in one, with every variable and slot. TensorFlow puts a
 Switch and an Identity in front of each of them; both are taken out again here. Then all
-that reads the learning rate or counts steps does so alike, and is made one; constants
-wait for nothing.
+that reads the learning rate or counts steps does so alike, and is made one.
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ def lightened(
         return rewritten
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.rewriting.branches.constants import free_constants
     from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
     from grappler_pass.rewriting.branches.switches import lighten_branches
 
     before = graph_def = GraphDef.FromString(data)
-    for lighten in (lighten_branches, merge_equal_reads, free_constants):
+    for lighten in (lighten_branches, merge_equal_reads):
         graph_def = lighten(graph_def, NAME, item()) or graph_def
     return rewritten if graph_def is before else bytes(graph_def.SerializeToString())
