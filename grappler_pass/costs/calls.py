@@ -43,7 +43,6 @@ PRICED_ATTRS = (
     "adj_x",
     "adj_y",
     "strides",
-    "padding",
     "data_format",
     "fused_ops",
     "is_training",

@@ -64,7 +64,6 @@ def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
     grid = profile.grid(work.op_class, dtype)
     if grid is not None:
         error = with_smallness(profile_error(profile), grid.smallness(work.point))
-        error = math.hypot(error, work.unlike)
         return Price(_on_grid(profile, work, dtype), "profile", error)
     seconds = profile.roofline.seconds(work, dtype)
     if profile.grid(work.op_class, "float32") is not None:

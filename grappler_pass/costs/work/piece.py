@@ -48,8 +48,6 @@ class Work(NamedTuple):
         scale: factor on the measured seconds, for work like the measured but larger.
         product: what a matrix product or convolution multiplies.
         times: how often all this is done, one time after the other.
-        unlike: of the logarithm of the seconds, how far they may be off since the work
-            is not like what its class was measured at.
     """
 
     op_class: str
@@ -59,7 +57,6 @@ class Work(NamedTuple):
     scale: float = 1.0
     product: Product | None = None
     times: float = 1.0
-    unlike: float = 0.0
 
 
 def bytes_of(call: OpCall, dtype: str) -> float:

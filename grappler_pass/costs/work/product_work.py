@@ -24,8 +24,6 @@ from grappler_pass.costs.work.piece import (
 from grappler_pass.graph.fusions import SPLIT_IN_BFLOAT16, epilogue_of
 
 _HIDDEN = "ABCDEFGH"
-# Of the result of a convolution, the least side that is measured for a profile.
-_LEAST_SIDE = 8
 # Which input is the filter, where it is not the second.
 _FILTER_AT = {"FusedPadConv2D": 2, "FusedResizeAndPadConv2D": 3}
 
@@ -208,7 +206,6 @@ def convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
         bytes_of(call, dtype),
         scale=area / nearest,
         product=_implicit_product(call, direction, image, kernel, pixels),
-        unlike=_excess_padding(call, image, window),
     )
     return (product, *fused_epilogues(call, dtype))
 
@@ -241,7 +238,7 @@ def _implicit_product(
 def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return a depthwise convolution, or either of its gradients."""
     direction = op_classes.DEPTHWISE[call.op]
-    image, kernel, result = _convolution_tensors(call, direction)
+    _, kernel, result = _convolution_tensors(call, direction)
     height, width, channels, multiplier = dims_of(kernel, 4)
     area = height * width
     nearest, stride = _measured_kernel(
@@ -254,28 +251,8 @@ def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
         2.0 * result.elements * area,
         bytes_of(call, dtype),
         scale=area / nearest,
-        unlike=_excess_padding(call, image, (height, width)),
     )
     return (product, *fused_epilogues(call, dtype))
-
-
-def _excess_padding(call: OpCall, image: TensorSpec, window: Sequence[int]) -> float:
-    """Return by how much an image grows by its padding beyond what was measured.
-
-    As a logarithm. Whether a kernel computes what lies in the padding is its affair:
-    the gradient of a 3 x 3 filter on images of 3 x 3 takes 1.75 times as long in
-    bfloat16 where larger ones gain.
-    """
-    if text(call.attrs.get("padding")) == "VALID":
-        return 0.0
-    channels = channel_axis(call) % max(len(image.dims), 1)
-    sides = [side for at, side in enumerate(image.dims) if at not in (0, channels)]
-    measured = _LEAST_SIDE * _stride(call)
-    excess = [
-        (1.0 + (length - 1) / max(side, 1)) / (1.0 + (length - 1) / measured)
-        for side, length in zip(sides, window, strict=False)
-    ]
-    return max(math.log(math.prod(excess)), 0.0)
 
 
 def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:

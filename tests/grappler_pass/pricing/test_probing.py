@@ -188,7 +188,7 @@ def test_a_probe_turns_back_into_the_call_it_was_made_of() -> None:
     calls = calls_from_probes([found])
     shapes = ((2, 8, 8, 3), (3, 3, 3, 5), (2, 4, 4, 5))
     *inputs, output = (TensorSpec(shape, "float32") for shape in shapes)
-    attrs = {"strides": (1, 2, 2, 1), "data_format": b"NHWC", "padding": b"SAME"}
+    attrs = {"strides": (1, 2, 2, 1), "data_format": b"NHWC"}
     assert calls == {found.key: OpCall("Conv2D", attrs, tuple(inputs), (output,))}
 
 
