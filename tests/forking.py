@@ -109,11 +109,15 @@ class Child:
 def run_forked_command(
     arguments: Sequence[str],
     *,
+    before: str = "",
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path = ROOT,
 ) -> Outcome:
-    """Run what `python ARGUMENTS` does: a script, or with `-m` a module."""
-    code = f"import runpy, sys; sys.argv = {list(map(str, arguments))!r}\n"
+    """Run what `python ARGUMENTS` does: a script, or with `-m` a module.
+
+    `before` is code that runs first.
+    """
+    code = f"{before}\nimport runpy, sys; sys.argv = {list(map(str, arguments))!r}\n"
     if arguments[0] == "-m":
         code += f"del sys.argv[0]; sys.path[0] = {str(cwd)!r}\n"
         code += "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"

@@ -13,6 +13,7 @@ import shutil
 
 import pytest
 
+from tests.forked_samples import FORKING
 from tests.forking import run_forked, run_forked_command
 from tests.processes import ROOT, Outcome
 
@@ -71,7 +72,8 @@ def commands_of(page: pathlib.Path) -> list[str]:
     plain = [re.sub(r"\[.*?\]|(?<=\w)\|[\w|:]+|\.\.\.", "", each) for each in found]
     plain = [each.replace(" SCRIPT", " train.py") for each in plain]
     plain = [re.sub(r"(--batches \d+)[\d,]+", r"\1", each) for each in plain]
-    return [" ".join(p.split()) for p in plain if not LEFT_OUT.match(p)]
+    single = [" ".join(each.split()) for each in plain]
+    return [each for each in single if not LEFT_OUT.match(each)]
 
 
 # Of each page, those that stand on no page before it.
@@ -133,4 +135,5 @@ def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
     words += BRIEFLY.get(words[2], [])
     words += shlex.split(dashes + of_script)
     words = [word for word in words if word != "--open"]
-    return run_forked_command(words, env=env, cwd=folder)
+    before = FORKING if words[2] == "bench" else ""
+    return run_forked_command(words, before=before, env=env, cwd=folder)

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,9 @@ from benchmarks.results import (
     kept_models,
     write_results,
 )
-from tests.processes import ROOT, folder_that_hides, run, sources
+from tests.forked_samples import FORKING
+from tests.forking import run_forked_command
+from tests.processes import folder_that_hides
 from tests.text_graph import graph_from_text
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.worker.journal import OpCounts
@@ -64,13 +65,10 @@ def test_a_row_is_measured_and_added_to_those_of_other_models(tmp_path):
     earlier = [sample_of("float32", 0.1)]
     others = {(name, mode): earlier for name in ("mlp", "tiny_mlp") for mode in MODES}
     keep_models(others, context_of("python -m benchmarks", rounds=1), raw)
-    command = [sys.executable, "-m", "benchmarks", "--add", "--models", "tiny_mlp"]
+    command = ["-m", "benchmarks", "--add", "--models", "tiny_mlp"]
     command += ["--modes", "infer", "--variants", "float32,builtin,untuned"]
-    done = run(
-        [*command, "--rounds=1", "--seconds=0.05", "--output", output],
-        env=sources(),
-        cwd=ROOT,
-    )
+    command += ["--rounds=1", "--seconds=0.05", "--output", str(output)]
+    done = run_forked_command(command, before=FORKING)
     assert done.code == 0, done.err
     assert "benchmarks.steps:tiny_mlp, infer" in done.out
     text = output.read_text()
@@ -162,8 +160,7 @@ def test_every_model_of_the_catalog_is_a_function_for_the_bench(name):
 
 
 def test_unknown_model_is_named_with_the_known_ones():
-    command = [sys.executable, "-m", "benchmarks", "--models", "vgg"]
-    done = run(command, cwd=ROOT)
+    done = run_forked_command(["-m", "benchmarks", "--models", "vgg"])
     assert done.code == 2
     assert "unknown name 'vgg'; known: resnet50" in done.err
 

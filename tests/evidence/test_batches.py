@@ -14,6 +14,8 @@ from evidence import batch_steps, batches
 def test_each_step_trains_a_batch(name: str) -> None:
     model, x, y = getattr(batch_steps, name)(4)
     assert len(y) == 4
+    # To trace it takes longer, and shows nothing else.
+    model.run_eagerly = True
     assert np.isfinite(model.train_on_batch(x, y))
 
 

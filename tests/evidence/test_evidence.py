@@ -19,11 +19,15 @@ from evidence.trial import Trial
 from tests.forking import run_forked
 from tests.processes import folder_that_hides
 
-# Judged by few examples, so that nothing but the time differs.
+# Fewer examples and layers, so that nothing but the time differs.
 TRIAL = """
 import dataclasses, json
 from evidence import data, trial
+from evidence.families import translation
 
+translation._LAYERS = 1
+digits = data.digits
+data.digits = lambda: tuple(array[:500] for array in digits())
 split = data.split
 def split_off_few(*arrays):
     learned, held_out = split(*arrays)
@@ -51,16 +55,22 @@ def test_what_has_run_is_kept_and_not_run_again(
     monkeypatch.setenv("PYTHONPATH", str(folder_that_hides()))
     words = ["classification", "--methods", "float32", "float16", "--seeds", "1"]
     words += ["--steps", "4", "--output", str(tmp_path)]
+    family = family_of("classification")
+    earlier = Wanted(family, method_of("float32"), seed=0, steps=4).path(tmp_path)
+    earlier.parent.mkdir()
+    kept = dataclasses.asdict(_trial(4, {2: 0.5, 4: 0.6}))
+    earlier.write_text(json.dumps({"trial": kept}))
     main(words)
     printed = capsys.readouterr().out
     assert "CNN classification | tf-amp, float16 at O2 | 2 | 1 |" in printed
-    wanted = Wanted(family_of("classification"), method_of("float16"), seed=0, steps=2)
+    wanted = Wanted(family, method_of("float16"), seed=0, steps=2)
     trial = trial_of(wanted, tmp_path)
     assert trial is not None
     assert trial.steps == len(trial.losses) == 2 and trial.low_ops > 0
     assert trial_of(dataclasses.replace(wanted, steps=3), tmp_path) is None
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert len(files) == 2
+    assert json.loads(earlier.read_text()) == {"trial": json.loads(json.dumps(kept))}
     main(words)
     assert capsys.readouterr().out == printed
     assert files == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
