@@ -463,24 +463,3 @@ def test_converted_models_keep_scales_beside_weights_that_are_stored_in_16_bits(
     assert not plan.fusions
     loaded = tf.saved_model.load(str(target))
     np.testing.assert_array_equal(loaded(tf.ones((4096, 64))), np.full((4096, 64), 128))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    """DenseNet121 ResNet50V2 Xception InceptionV3 NASNetMobile MobileNetV3Small
-    EfficientNetB0""".split(),
-)
-def test_no_network_has_scales_that_only_input_channels_could_take(name: str) -> None:
-    network = getattr(keras.applications, name)(weights=None, input_shape=(96, 96, 3))
-    call = tf.function(lambda x: network(x, training=False), autograph=False)
-    graph = call.get_concrete_function(tf.TensorSpec((1, 96, 96, 3))).graph
-    operations = graph.get_operations()
-    normalized = [op for op in operations if op.name.endswith("/batchnorm/add_1")]
-    assert normalized
-    assert "Einsum" not in {op.type for op in operations}
-    products = {"Conv2D", "DepthwiseConv2dNative", "MatMul"}
-    for op in normalized:
-        if products & {reader.type for reader in op.outputs[0].consumers()}:
-            scaled = op.inputs[0].op
-            assert scaled.inputs[0].op.type in {*products, "BiasAdd"}
