@@ -20,6 +20,10 @@ for _name in os.environ.keys() - without_settings(os.environ).keys():
     del os.environ[_name]
 os.environ.update(SETTINGS)
 
+# To look for cycles as often as usual takes a twentieth of the time, and of imports a
+# tenth; what a program does at the usual pace is shown by those that are forked off.
+gc.set_threshold(50_000, 20, 100)
+
 # The same examples each time, however long they take where other work goes on.
 hypothesis.settings.register_profile(
     "tests",

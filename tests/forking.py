@@ -157,9 +157,11 @@ def _serve() -> None:
     """Fork for each line of standard input; answer how the child ended."""
     # The first to be registered runs last, in each child.
     atexit.register(_leave)
+    gc.disable()
     import tensorflow  # noqa: F401 - so that the children need not
 
     _import_all("grappler_pass", "tf_amp", "keras_callbacks")
+    gc.enable()
     # What children start need not import what no test needs.
     os.environ["PYTHONPATH"] = sys.argv[1]
     # What was imported is nothing that a child's garbage collector need look at.
