@@ -23,7 +23,7 @@ COMMAND = re.compile(r"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:tf-amp|python) [^#\n]*)")
 # Of what takes long: less.
 BRIEFLY = {
     "bench": ["--rounds=1", "--methods=float32", "--step-seconds=0.1"],
-    "calibrate": ["--seconds", "5"],
+    "calibrate": ["--seconds", "1"],
 }
 # Of the commands that show a failure, the exit code; all others end well.
 FAILS = {
