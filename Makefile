@@ -37,6 +37,8 @@ HAS_ONEDNN := $(shell grep -oEm1 'avx(512)?_vnni|avx512_bf16|amx_tile' /proc/cpu
 # A file's tests share what is set up for them, and so stay in one process. Their order
 # is that of tests/conftest.py, not by the number of tests.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Of few tests a third process would take longer to start than it saves.
+FEWER := $(if $(filter 1,$(JOBS)),,-n 2)
 
 .PHONY: demo docs test test-fast test-versions lint bench gpu fuzz wheel clean
 .DEFAULT_GOAL := test
@@ -45,10 +47,11 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/demo.py
 
 test: lint
-	$(if $(HAS_ONEDNN),TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q $(WITHOUT_ONEDNN))
+	$(if $(HAS_ONEDNN),TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q $(FEWER) \
+		$(WITHOUT_ONEDNN))
 	$(BIN)/$(PYTEST) --durations=20
 
-# Without the tests that take more than ten seconds each.
+# Without the files that take longest: a few tests of each room, in 90 seconds.
 test-fast: lint
 	$(BIN)/$(PYTEST) -m 'not slow'
 

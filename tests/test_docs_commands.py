@@ -103,7 +103,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if COMMANDS[page]], ids=lambda page: page.stem
 )

@@ -19,7 +19,6 @@ PROGRAMS = ROOT / "tests" / "scripts" / "end_to_end_programs.py"
 TOLERANCE = 3 * (2 * 0.95 * 0.05 / 397) ** 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["function", "keras", "legacy_keras", "session", "saved_model"]
 )

@@ -59,7 +59,6 @@ def accuracy(lines: list[str]) -> float:
     return float(found[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOAT32)
 def test_an_example_learns_as_well_in_mixed_precision(
     name: str, tmp_path: pathlib.Path
@@ -80,7 +79,6 @@ def test_an_example_knows_nothing_of_the_package(name: str) -> None:
     assert "tf_amp" not in text
 
 
-@pytest.mark.slow
 def test_the_demo_prints_plans_times_and_accuracies(tmp_path: pathlib.Path) -> None:
     # Smaller batches of smaller images, so that nothing but the size differs.
     code = f"""
@@ -117,7 +115,6 @@ def test_the_text_of_the_demo_is_cut_into_batches(tmp_path: pathlib.Path) -> Non
     assert run_forked(code, cwd=tmp_path).lines() == ["True", "True", "0 True"]
 
 
-@pytest.mark.slow
 def test_the_callbacks_example_trains_and_reports_beside_its_weights(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -133,7 +130,6 @@ def test_the_callbacks_example_trains_and_reports_beside_its_weights(
     assert (run / "best.weights.h5").exists()
 
 
-@pytest.mark.slow
 def test_a_loss_scale_of_ones_own_trains_in_float16(tmp_path: pathlib.Path) -> None:
     lines = output_of("own_loss_scale", {STRICT: "1"}, tmp_path)
 
@@ -145,7 +141,6 @@ def test_a_loss_scale_of_ones_own_trains_in_float16(tmp_path: pathlib.Path) -> N
     assert accuracy(lines) > 0.93
 
 
-@pytest.mark.slow
 def test_two_replicas_learn_in_mixed_precision(tmp_path: pathlib.Path) -> None:
     log = tmp_path / "log"
     lines = output_of("mirrored_fit", {**MIXED, LOG: str(log)}, tmp_path)
@@ -158,7 +153,6 @@ def test_two_replicas_learn_in_mixed_precision(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == [log]
 
 
-@pytest.mark.slow
 def test_a_block_sparse_network_learns_as_well_as_a_dense_one(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -43,7 +43,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_wheel_is_for_any_python_and_holds_all_it_needs(machine: str) -> None:
     # What else may be asked of the system was looked at when it was built.

@@ -29,3 +29,10 @@ def test_names_and_commands_in_them_are_there() -> None:
             assert is_known or called in ("exclude", "evaluate", "predict"), called
         commands = re.findall(r"tf-amp ([a-z]+)", text)
         assert commands and {*commands} <= {*cli._commands()}
+
+
+def test_the_tests_that_take_long_are_files_of_which_each_room_has_others() -> None:
+    slow = {ROOT / name for name in (ROOT / "tests/slow_files.txt").read_text().split()}
+    rooms = {path.parent for path in slow}
+    assert all(path.is_file() for path in slow)
+    assert all({*room.glob("test_*.py")} - slow for room in rooms)

@@ -25,7 +25,6 @@ def plans_by_process(folder: pathlib.Path) -> dict[str, list[Plan]]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "counts", "serving", "rewriting"),
     [

@@ -59,7 +59,6 @@ def told(*samples):
     return markdown([bench_of("mlp", "train", samples)], WITH_LOW_UNITS)
 
 
-@pytest.mark.slow
 def test_a_row_is_measured_and_added_to_those_of_other_models(tmp_path):
     output, raw = tmp_path / "results.md", tmp_path / "raw"
     earlier = [sample_of("float32", 0.1)]

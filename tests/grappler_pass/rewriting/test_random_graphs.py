@@ -61,7 +61,6 @@ print(sorted(WANTED - applied.keys()))
 """
 
 
-@pytest.mark.slow
 def test_random_programs_of_keras_reach_each_rewrite_beside_types() -> None:
     known = {
         # There is no kernel for it without oneDNN.

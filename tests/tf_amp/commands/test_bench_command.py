@@ -344,7 +344,6 @@ model.fit(x, x, batch_size=batch, verbose=0, shuffle=False)
 """
 
 
-@pytest.mark.slow
 def test_a_script_is_measured_under_each_method(folder: pathlib.Path) -> None:
     (folder / "train.py").write_text(TRAIN)
     command = ("train.py", "--methods", "tf-amp:O2", "--batches", "8", "--rounds", "1")

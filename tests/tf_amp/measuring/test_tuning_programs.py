@@ -133,7 +133,6 @@ print("leaving")
 """
 
 
-@pytest.mark.slow
 def test_measuring_works_wherever_a_graph_is_met_and_ends_with_the_program():
     lines = run_python(WAITING + CONTEXTS).lines()
     assert lines == [
@@ -177,7 +176,6 @@ def prices_measured(done):
     return int(told[1]) if told else 0
 
 
-@pytest.mark.slow
 def test_what_was_tuned_once_is_known_from_then_on(folder):
     first = tf_amp_of(folder, "tune", "train.py", "fail")
     assert first.code == 3, first.err

@@ -6,7 +6,6 @@ The second worker is told to plan for a device on which 16 bits never pay.
 import pathlib
 import time
 
-import pytest
 import tensorflow as tf
 
 from tests.clusters import Job, job
@@ -76,7 +75,6 @@ def wait_for(running: Job, text: str) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 def test_workers_follow_the_chief_and_survive_none_of_them(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -5,8 +5,6 @@ Keras 3 trains in a loop of its own, tf_keras by `fit`.
 
 import json
 
-import pytest
-
 from tests.clusters import run_job
 
 # A sum over 16 rows in another order, five steps of Adam on weights up to 1.
@@ -153,7 +151,6 @@ check("given", lambda x: update(slopes(x[OWN], Y[OWN])), model, optimizer)
 """
 
 
-@pytest.mark.slow
 def test_two_workers_scale_and_skip_as_one() -> None:
     told = run_job(
         PROGRAM,

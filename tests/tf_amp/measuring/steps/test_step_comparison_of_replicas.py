@@ -97,7 +97,6 @@ print(set(labels_of(3, lost, np.ones([384, 384], np.float32))), flush=True)
 """
 
 
-@pytest.mark.slow
 def test_workers_switch_at_the_same_call_and_share_a_verdict(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -7,8 +7,6 @@ user, and the other worker to one that it removes.
 import ast
 import pathlib
 
-import pytest
-
 from tests.clusters import run_job
 
 CHIEF, OTHER = ("worker", 0), ("worker", 1)
@@ -88,7 +86,6 @@ def trained(folder: pathlib.Path, profile: str, resumed: int) -> dict:
     return run_job(PROGRAM, {"worker": 2}, env)
 
 
-@pytest.mark.slow
 def test_two_workers_write_one_checkpoint_and_resume_from_it_bit_for_bit(
     tmp_path: pathlib.Path,
 ) -> None:

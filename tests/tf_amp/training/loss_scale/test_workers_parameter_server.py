@@ -5,8 +5,6 @@ The servers are told nothing but the environment, and run nothing but `join`.
 
 import json
 
-import pytest
-
 from tests.clusters import run_job
 
 PROGRAM = """
@@ -99,7 +97,6 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
 def test_servers_rewrite_and_scale_each_for_itself() -> None:
     lines = run_job(
         PROGRAM,

@@ -6,8 +6,6 @@ Gradients of both are alike, and exact in float16: after t steps the weight is
 
 import json
 
-import pytest
-
 from tests.clusters import run_job
 
 PROGRAM = """
@@ -68,7 +66,6 @@ with v1.train.MonitoredTrainingSession(
 """
 
 
-@pytest.mark.slow
 def test_a_worker_that_overflows_neither_pushes_nor_blocks_the_other() -> None:
     told = run_job(
         PROGRAM,

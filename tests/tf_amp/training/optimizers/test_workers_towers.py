@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.clusters import run_job
 
 PROGRAM = """
@@ -50,7 +48,6 @@ with v1.Session(server.target) as session:
 """
 
 
-@pytest.mark.slow
 def test_towers_of_two_processes_skip_together() -> None:
     told = run_job(
         PROGRAM,
