@@ -10,6 +10,7 @@ which of the figures counts is the caller's affair.
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from tf_amp import _tensorflow_private as private
 # do they in a step (2 cores of a virtual machine).
 _CHAIN_SECONDS = 5e-3
 _LONGEST_CHAIN = 16
+LEAST_SECONDS = 1e-7
 
 Call = Callable[[Sequence[Any]], Any]
 
@@ -35,7 +37,13 @@ def chain_length(seconds: float) -> int:
 
 
 class Chain:
-    """Runs of one op in a row, and the same graph without them."""
+    """Runs of one op in a row, and the same graph without them.
+
+    Attributes:
+      length: how many runs.
+      runs: seconds of all of them, by turn.
+      bases: seconds without them.
+    """
 
     def __init__(self, session: Any, last: Any, base: Any, length: int) -> None:
         """Take the last of `length` runs, and what comes before the first."""
@@ -43,6 +51,8 @@ class Chain:
         self._last = last
         self._base = base
         self.length = length
+        self.runs: list[float] = []
+        self.bases: list[float] = []
 
     @cached_attribute
     def run(self) -> Callable[[], object]:
@@ -53,6 +63,16 @@ class Chain:
     def base(self) -> Callable[[], object]:
         """What it takes to start and end, without the op."""
         return self._session.make_callable(self._base)  # type: ignore[no-any-return]
+
+    def turn(self) -> None:
+        """Run the op and its base once, and note the seconds."""
+        self.runs.append(elapsed(self.run))
+        self.bases.append(elapsed(self.base))
+
+    def seconds(self) -> list[float]:
+        """Return seconds of one execution of the op, by turn."""
+        base = statistics.median(self.bases) if self.bases else 0.0
+        return [max((run - base) / self.length, LEAST_SECONDS) for run in self.runs]
 
 
 class TimingGraph:

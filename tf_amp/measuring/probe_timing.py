@@ -35,7 +35,7 @@ from tf_amp.measuring.op_timing import (
 from tf_amp.measuring.sandbox import memory
 from tf_amp.measuring.sandbox.runnable import check_runnable, node_at, op_at
 from tf_amp.measuring.sandbox.synthetic import UnfitError, inputs_of
-from tf_amp.measuring.turns import SLOW_SECONDS, Series, Subject, take_turns
+from tf_amp.measuring.turns import SLOW_SECONDS, is_trustworthy, sample_of, take_turns
 
 # Inputs to lose in the cache: sets of them, together larger than the cache by a half.
 _MOST_SETS = 12
@@ -78,18 +78,17 @@ def measure_here(
         running = _ready(attempts, share)
         try:
             # What was too slow to warm up has been timed already.
-            warm = [attempt.subject.warm for attempt in running]
-            take_turns([series for series in warm if not series.runs], end)
+            warm = [attempt.warm for attempt in running]
+            take_turns([chain for chain in warm if not chain.runs], end)
             now = time.perf_counter()
             if end - now > now - begin:
-                take_turns(_cold_series(running), end)
+                take_turns(_cold_chains(running), end)
         except _FAILURES as error:
             logging.vlog(1, "%s is not measured further: %s", probe.op, error)
-    subjects = [attempt.subject for attempt in running]
     return tuple(
-        Measured(probe, subject.dtype, subject.sample())
-        for subject in subjects
-        if subject.is_trustworthy
+        Measured(probe, attempt.dtype, sample_of(attempt.warm, attempt.cold))
+        for attempt in running
+        if is_trustworthy(attempt.warm)
     )
 
 
@@ -109,14 +108,15 @@ def _ready(attempts: Sequence[_Attempt], seconds: float) -> list[_Attempt]:
 
 @dataclass
 class _Attempt:
-    """One op at one dtype, in a graph where it is timed."""
+    """One op at one dtype, in a graph where it is timed on warm data, and on cold."""
 
     graph: TimingGraph
     probe: Probe
     dtype: str
     device_type: str
-    subject: Subject = field(init=False)
     call: OpCall = field(init=False)
+    warm: Chain = field(init=False)
+    cold: Chain | None = None
     is_short_of_memory: bool = False
 
     def is_ready(self, seconds: float) -> bool:
@@ -126,7 +126,7 @@ class _Attempt:
             self.call = _call_at(self.probe, self.dtype, self.device_type)
             predicted = _rough_model(self.device_type).price(self.call, self.dtype)
             _check_affordable(self.call, predicted.seconds, seconds, self.device_type)
-            self.subject = self._warmed_up(predicted.seconds, seconds)
+            self.warm = self._warmed_up(predicted.seconds, seconds)
         except _FAILURES as error:
             op, dtype = self.probe.op, self.dtype
             logging.vlog(1, "%s is not measured in %s: %s", op, dtype, error)
@@ -134,7 +134,7 @@ class _Attempt:
             return False
         return True
 
-    def _warmed_up(self, predicted: float, seconds: float) -> Subject:
+    def _warmed_up(self, predicted: float, seconds: float) -> Chain:
         """Run each chain once, untimed: TensorFlow prepares what is run first."""
         sets = self._input_sets(1)
         single = several = self._chain(sets, 1)
@@ -144,17 +144,18 @@ class _Attempt:
         self.graph.fill()
         first = elapsed(single.run)
         if first > seconds:
-            return Subject(self.dtype, Series(single, [first]))
+            single.runs.append(first)
+            return single
         once = elapsed(single.run)
         is_slow = once * length > min(seconds, SLOW_SECONDS)
-        return Subject(self.dtype, _warm(single if is_slow else several))
+        return _run_once(single if is_slow else several)
 
-    def add_cold(self, sets: int) -> Series:
+    def add_cold(self, sets: int) -> Chain:
         """Time the op, too, on so many sets of inputs that the cache has lost them."""
         chain = self._chain(self._input_sets(sets), sets)
         self.graph.fill()
-        self.subject.cold = _warm(chain)
-        return self.subject.cold
+        self.cold = _run_once(chain)
+        return self.cold
 
     def _chain(self, sets: Sequence[Sequence[Any]], length: int) -> Chain:
         add_op = functools.partial(op_at, self.probe, self.dtype, self.device_type)
@@ -178,14 +179,14 @@ class _Attempt:
         return sets
 
 
-def _warm(chain: Chain) -> Series:
+def _run_once(chain: Chain) -> Chain:
     chain.run()
     chain.base()
-    return Series(chain)
+    return chain
 
 
-def _cold_series(attempts: Sequence[_Attempt]) -> list[Series]:
-    """Add series on lost inputs for ops bound by memory: for all dtypes or for none."""
+def _cold_chains(attempts: Sequence[_Attempt]) -> list[Chain]:
+    """Add chains on lost inputs for ops bound by memory: for all dtypes or for none."""
     needed = [_sets(attempt) for attempt in attempts]
     if not needed:
         return []

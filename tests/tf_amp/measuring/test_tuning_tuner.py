@@ -245,8 +245,10 @@ def test_measuring_counts_against_the_budget(heard, state):
     one = OnlineTuner(costs_of(), budget.allowance("graph"))
     one.measure(stakes_of(SMALL), "bfloat16")
     assert budget.spent > 0.0
-    assert budget.remaining("graph") == pytest.approx(max(3.0 - budget.spent, 0.0))
-    assert budget.remaining("other") == 3.0
+    assert budget.allowance("graph").remaining() == pytest.approx(
+        max(3.0 - budget.spent, 0.0)
+    )
+    assert budget.allowance("other").remaining() == 3.0
 
 
 def test_it_stops_when_the_program_wants_to_exit(heard, state, monkeypatch):

@@ -20,8 +20,12 @@ import tensorflow as tf
 from tf_amp.measuring import progress
 from tf_amp.measuring.device_profile.assembling import Measurements, Rounds, medians_of
 from tf_amp.measuring.device_profile.cases import Build, Case, Point, points_of
-from tf_amp.measuring.op_timing import chain_length, elapsed, timing_graph
-from tf_amp.measuring.turns import LEAST_SECONDS, Series
+from tf_amp.measuring.op_timing import (
+    LEAST_SECONDS,
+    chain_length,
+    elapsed,
+    timing_graph,
+)
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,11 @@ def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -
         )
         graph.fill()
         chain.run()
-        series = Series(chain, bases=[elapsed(chain.base) for _ in range(_BASE_RUNS)])
+        chain.bases += [elapsed(chain.base) for _ in range(_BASE_RUNS)]
         end = time.perf_counter() + turns.seconds
-        while len(series.runs) < turns.least or time.perf_counter() < end:
-            series.turn()
-    return statistics.median(series.seconds())
+        while len(chain.runs) < turns.least or time.perf_counter() < end:
+            chain.turn()
+    return statistics.median(chain.seconds())
 
 
 def _length(case: Case, point: Point) -> int:
