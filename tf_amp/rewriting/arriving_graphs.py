@@ -85,17 +85,17 @@ def _after_all_steps(data: bytes, item: GrapplerItem) -> bytes | None:
     from tf_amp.measuring.steps import compared_calls
 
     item_of = functools.partial(_item_from_grappler, item)
-    rewritten = None
+    running = data
     with reporting("read", data, "stays float32"):
         if not compared_calls.is_float32_instance():
-            rewritten = _rewritten(data, item)
-    if rewritten is None and not host.current().observers:
+            running = _rewritten(data, item) or data
+    if running is data and not host.current().observers:
         with reporting("unscale", data, "scales its loss in vain"):
-            rewritten = unneeded_loss_scales.taken_out(data, item_of)
+            running = unneeded_loss_scales.taken_out(data, item_of) or data
     for step in host.current().steps:
         with reporting(step.name, data, step.without):
-            rewritten = step.apply(data, rewritten, item_of)
-    return rewritten
+            running = step.apply(data, running, item_of) or running
+    return None if running is data else running
 
 
 def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:

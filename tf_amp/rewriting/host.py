@@ -42,13 +42,13 @@ class Step(NamedTuple):
     Attributes:
       name: the stage, for reports of failures.
       without: what becomes of a graph where the step fails.
-      apply: gets the serialized graph as given, as rewritten or None, and what returns
-        what TensorFlow relies on; returns the graph to run, None for the given one.
+      apply: gets the serialized graph as given, as it is to run by now, and what
+        returns what TensorFlow relies on; returns the graph to run, None for the same.
     """
 
     name: str
     without: str
-    apply: Callable[[bytes, bytes | None, Callable[[], Item]], bytes | None]
+    apply: Callable[[bytes, bytes, Callable[[], Item]], bytes | None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,52 +7,49 @@ each, since its own calls are compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
 
 
 def called_in_turn(
-    graph: bytes, rewritten: bytes | None, item: Callable[[], Item]
+    given: bytes, running: bytes, item: Callable[[], Item]
 ) -> bytes | None:
     """Return a serialized GraphDef that calls the instances whose turn it is.
 
     Args:
-      graph: as TensorFlow has passed it.
-      rewritten: in mixed precision; None: as it was.
+      given: as TensorFlow has passed it.
+      running: as it is to run by now.
       item: returns what TensorFlow relies on.
-    """
-    from tf_amp.measuring.steps import compared_calls, verdicts
 
-    data = graph if rewritten is None else rewritten
-    compared = [n for n in compared_calls.compiled_in_doubt() if n in data]
-    if not compared:
-        return rewritten
+    Returns:
+      None where it calls those already.
+    """
+    from tf_amp.measuring.steps import compared_calls
+
+    in_doubt = [n for n in compared_calls.compiled_in_doubt() if n in running]
+    if not in_doubt:
+        return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.functions.calls import rename_functions
+    from grappler_pass.functions.conversion import called_by, library_of
+    from tf_amp.measuring.steps import verdicts
 
-    graph_def = GraphDef.FromString(data)
-    called = [name for name in compared if _calls(graph_def, name.decode())]
-    has_instances = bool(called) and verdicts.state_keeper(graph_def) is None
+    graph_def = GraphDef.FromString(running)
+    library = library_of(graph_def)
+    # By the graph itself, not by a function that it calls.
+    called = {name for node in graph_def.node for name in called_by(node, library)}
+    compared = [name for name in in_doubt if name.decode() in called]
+    has_instances = bool(compared) and verdicts.state_keeper(graph_def) is None
     others = {
         name.decode(): other.decode()
-        for name in called
+        for name in compared
         if (other := compared_calls.called_instance(name, has_instances)) != name
     }
     if not others:
-        return rewritten
+        return None
     for node in graph_def.node:
         rename_functions(node, others)
     return bytes(graph_def.SerializeToString())
-
-
-def _calls(graph_def: Any, name: str) -> bool:
-    """Return whether a graph itself calls a function, not one that it calls."""
-    from grappler_pass.graph.walks import function_attrs
-
-    return any(
-        node.op == name or any(f.name == name for f in function_attrs(node))
-        for node in graph_def.node
-    )

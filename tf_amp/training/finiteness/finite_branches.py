@@ -18,28 +18,22 @@ NAME = "tf_amp_if_finite"
 _NAME = NAME.encode()
 
 
-def lightened(
-    graph: bytes, rewritten: bytes | None, item: Callable[[], Item]
-) -> bytes | None:
-    """Return a serialized GraphDef with light branches.
+def lightened(given: bytes, running: bytes, item: Callable[[], Item]) -> bytes | None:
+    """Return a serialized GraphDef with light branches; None where there are none.
 
     Args:
-      graph: as TensorFlow has passed it.
-      rewritten: in mixed precision; None: as it was.
+      given: as TensorFlow has passed it.
+      running: as it is to run by now.
       item: returns what TensorFlow relies on.
-
-    Returns:
-      `rewritten`, where there are no such branches.
     """
-    data = graph if rewritten is None else rewritten
-    if _NAME not in data:
-        return rewritten
+    if _NAME not in running:
+        return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
     from grappler_pass.rewriting.branches.switches import lighten_branches
 
-    before = graph_def = GraphDef.FromString(data)
+    before = graph_def = GraphDef.FromString(running)
     for lighten in (lighten_branches, merge_equal_reads):
         graph_def = lighten(graph_def, NAME, item()) or graph_def
-    return rewritten if graph_def is before else bytes(graph_def.SerializeToString())
+    return None if graph_def is before else bytes(graph_def.SerializeToString())

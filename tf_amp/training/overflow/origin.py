@@ -195,18 +195,10 @@ _graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
 _latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
 
 
-def keeping_graph(
-    given: bytes, rewritten: bytes | None, item: Callable[[], Item]
-) -> bytes | None:
-    """Remember a graph as given and as it will run, if gradients are watched in it.
-
-    Returns:
-      `rewritten`, as all steps after the pass do.
-    """
-    running = given if rewritten is None else rewritten
+def keeping_graph(given: bytes, running: bytes, item: Callable[[], Item]) -> None:
+    """Remember a graph as given and as it will run, if gradients are watched in it."""
     for watched in _watches_in(running):
         watched.keep_graph(given, running)
-    return rewritten
 
 
 def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
