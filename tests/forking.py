@@ -55,6 +55,14 @@ def run_forked(
         return Outcome(child.wait(), out.read_text(), err.read_text())
 
 
+def run_tuned(code: str, cache: pathlib.Path, **env: str) -> list[str]:
+    """Return what a program prints whose steps are compared, under strict settings."""
+    given = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1"}
+    done = run_forked(code, env={"TF_AMP_TUNE": "budget", **given, **env})
+    assert "Traceback" not in done.err, done.err
+    return done.lines()
+
+
 class Child:
     """A program in a process of its own, under way."""
 

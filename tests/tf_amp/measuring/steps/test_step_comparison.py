@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.forking import run_forked
+from tests.forking import run_tuned
 from tf_amp.measuring.steps.step_comparison import FLOAT32, StepComparison, Steps
 
 # Predictions promise a gain that is in doubt; which instance is slow is injected: the
@@ -86,10 +86,7 @@ def labels_of(calls, function=step, data=A):
 
 def run(code: str, cache: pathlib.Path, **env: str) -> list[str]:
     """Return what a program prints."""
-    given = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1"}
-    done = run_forked(PRELUDE + code, env={"TF_AMP_TUNE": "budget", **given, **env})
-    assert "Traceback" not in done.err, done.err
-    return done.lines()
+    return run_tuned(PRELUDE + code, cache, **env)
 
 
 @pytest.mark.parametrize("slow", ["mixed", "float32"])

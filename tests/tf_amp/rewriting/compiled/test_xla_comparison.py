@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.forking import run_forked
+from tests.forking import run_tuned
 
 # Predictions promise a gain that is in doubt. `slow` is the instance that is to lose:
 # calls of it, or of a graph that calls it, wait.
@@ -57,10 +57,7 @@ def is_exact(function, like=None):
 
 def run(code: str, cache: pathlib.Path, **env: str) -> list[str]:
     """Return what a program prints."""
-    given = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1"}
-    done = run_forked(PRELUDE + code, env={"TF_AMP_TUNE": "budget", **given, **env})
-    assert "Traceback" not in done.err, done.err
-    return done.lines()
+    return run_tuned(PRELUDE + code, cache, **env)
 
 
 # Any two of what makes a case meet in one; by an error of 3 it begins in float32.
