@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,17 +31,25 @@ def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
 
     The eager context has those without a label that are called without this.
     """
-    return _in_labelled(context, label) if label else _UNLABELLED
+    return _Labelled(context, label) if label else _UNLABELLED
 
 
-@contextlib.contextmanager
-def _in_labelled(context: Any, label: str) -> Iterator[None]:
-    given = context.function_call_options
-    context.function_call_options = _labelled(given.config_proto_serialized, label)
-    try:
-        yield
-    finally:
-        context.function_call_options = given
+class _Labelled(AbstractContextManager[None]):
+    """Takes half as long as a generator would: small functions are called so."""
+
+    __slots__ = ("_context", "_given", "_label")
+
+    def __init__(self, context: Any, label: str) -> None:
+        self._context, self._label = context, label
+
+    def __enter__(self) -> None:
+        self._given = given = self._context.function_call_options
+        self._context.function_call_options = _labelled(
+            given.config_proto_serialized, self._label
+        )
+
+    def __exit__(self, *error: object) -> None:
+        self._context.function_call_options = self._given
 
 
 def has_instances(context: Any) -> bool:
