@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.processes import SETTINGS, without_settings
+from tests.processes import settings, without_settings
 
 for _name in os.environ.keys() - without_settings(os.environ).keys():
     del os.environ[_name]
-os.environ.update(SETTINGS)
+os.environ.update(settings())
 
 # To look for cycles as often as usual takes a twentieth of the time, and of imports a
 # tenth; what a program does at the usual pace is shown by those that are forked off.

@@ -20,14 +20,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Settings of whoever runs the tests must not reach what is tested.
 _OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "PYTHON")
 
-# Nor may what was measured on this machine, or is measured meanwhile: plans are then
-# the same in every run.
-SETTINGS = {
-    "TF_AMP_TUNE": "off",
-    "TF_AMP_CACHE": tempfile.mkdtemp(prefix="tf-amp-cache-"),
-}
-atexit.register(shutil.rmtree, SETTINGS["TF_AMP_CACHE"], ignore_errors=True)
-
 # Keras imports them where they are installed, for what is not tested here; that takes
 # a third of the time in which TensorFlow is imported.
 _NOT_NEEDED = ("matplotlib", "sklearn")
@@ -45,6 +37,18 @@ class Outcome:
         """Return what was printed, after checking that the process ended well."""
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
         return self.out.splitlines()
+
+
+@functools.cache
+def settings() -> dict[str, str]:
+    """Return settings by which plans are the same in every run.
+
+    What was measured on this machine, or is measured meanwhile, does not count. The
+    folder for it is removed at the end of this process.
+    """
+    cache = tempfile.mkdtemp(prefix="tf-amp-cache-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    return {"TF_AMP_TUNE": "off", "TF_AMP_CACHE": cache}
 
 
 def run_python(
@@ -90,7 +94,7 @@ def folder_that_hides() -> pathlib.Path:
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process in a test."""
     inherited = without_settings(os.environ)
-    return {**inherited, **SETTINGS, "TF_CPP_MIN_LOG_LEVEL": "2", **given}
+    return {**inherited, **settings(), "TF_CPP_MIN_LOG_LEVEL": "2", **given}
 
 
 def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
