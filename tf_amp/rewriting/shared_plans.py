@@ -4,14 +4,13 @@ Each worker has its own prices, measured on its own machine, so each might decid
 otherwise; a mirrored step would then be as slow as the slowest of them, and its
 replicas would round differently. The chief decides, and measures; the others wait for
 what it has decided for the same graph. A plan in doubt is compared by all at the same
-calls, and they hear from the chief how that ends. Where its plan does not come or does
-not fit, a worker decides by itself, and says so.
+calls, and they hear from the chief how that ends, and what the next plan is. Where its
+plan does not come or does not fit, a worker decides by itself, and says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ PATIENCE_SECONDS = 120.0
 # It has said long ago how a comparison goes on.
 _VERDICT_SECONDS = 10.0
 _VERDICTS = {"go on": None, "16 bits": True, "float32": False}
+_NEXT, _ANOTHER = "next", "another plan"
 
 
 class SharedPlans:
@@ -47,7 +47,7 @@ class SharedPlans:
         """Return what the chief has decided for a graph that all workers run."""
         if self._peers.is_chief or not is_joint(draft.graph_def):
             return self._own.recall(draft)
-        key, order = resumed_plans.key_and_order(draft)
+        key, order = _key_and_order(draft)
         message = self._peers.ask(self._peers.chief, key, self._seconds)
         if message is None:
             Code.WORKER_IS_SILENT.warn(
@@ -60,23 +60,27 @@ class SharedPlans:
             )
             return self._own.recall(draft)
         plan = json.loads(message)
-        if plan.pop("open"):
-            compared_calls.share(functools.partial(agreed, self._peers, key))
-        return resumed_plans.low_from(PlanRecord(**plan), order)
+        is_open = plan.pop("open")
+        low = resumed_plans.low_from(PlanRecord(**plan), order)
+        if is_open:
+            compared_calls.share(AgreementOfWorkers(self._peers, key))
+        elif any(low):
+            compared_calls.accept()
+        return low
 
     def keep(self, draft: Draft) -> None:
         """Remember how a graph came out, and tell the others if this is the chief."""
         self._own.keep(draft)
         if not is_joint(draft.graph_def):
             return
-        key, order = resumed_plans.key_and_order(draft)
+        key, order = _key_and_order(draft)
         record = resumed_plans.record_of(draft, order)
         if self._peers.is_chief:
             message = {**dataclasses.asdict(record), "open": draft.is_open}
             # What was in doubt is sent again once it is decided.
             self._peers.tell(key, json.dumps(message), anew=not draft.is_open)
             if draft.is_open:
-                compared_calls.share(functools.partial(agreed, self._peers, key))
+                compared_calls.share(AgreementOfWorkers(self._peers, key))
         elif draft.recalled is None:
             self._compare(key, record)
 
@@ -98,27 +102,49 @@ def memory_for(own: PlanMemory) -> PlanMemory:
     return own if others is None else SharedPlans(own, others)
 
 
-def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool | None:
-    """Return how a comparison ends for all workers, or None if it goes on.
+def _key_and_order(draft: Draft) -> tuple[str, list[int]]:
+    """Return what the plan of a graph is known by, and its slots in their order."""
+    key, order = resumed_plans.key_and_order(draft)
+    return f"{key} {compared_calls.another_plan()}".rstrip(), order
 
-    Args:
+
+@dataclasses.dataclass(frozen=True)
+class AgreementOfWorkers:
+    """How a comparison goes on for all workers: as the chief has found.
+
+    Attributes:
       workers: who take part.
-      key: of the graph.
-      pairs: of blocks that have been run.
-      is_faster: what this worker has found, which counts if it is the chief.
+      key: of the plan.
     """
-    if workers.is_chief:
-        message = next(word for word, found in _VERDICTS.items() if found is is_faster)
-        workers.tell(f"{key}/{pairs}", message)
-    if pairs == FEWEST_PAIRS:
-        return None
-    # By then all workers have run a pair more.
-    word = workers.ask(workers.chief, f"{key}/{pairs - 1}", _VERDICT_SECONDS)
-    if word is None:
-        Code.WORKER_IS_SILENT.warn(
-            "%s has not heard of %s whether 16 bits are faster: they are kept.",
-            workers.own,
-            workers.chief,
-        )
-        return True
-    return _VERDICTS[word]
+
+    workers: Peers
+    key: str
+
+    def verdict(self, pairs: int, is_faster: bool | None) -> bool | None:
+        """Return how it ends, or None if it goes on."""
+        found = next(word for word, each in _VERDICTS.items() if each is is_faster)
+        self._tell(f"{pairs}", found)
+        if pairs == FEWEST_PAIRS:
+            return None
+        # By then all workers have run a pair more.
+        word = self._heard(f"{pairs - 1}", "whether 16 bits are faster: they are kept")
+        return True if word is None else _VERDICTS[word]
+
+    def may_go_on(self, may_here: bool) -> bool:
+        """Return whether there may be another plan."""
+        self._tell(_NEXT, _ANOTHER if may_here else "none")
+        return self._heard(_NEXT, "of another plan: float32 stays") == _ANOTHER
+
+    def _tell(self, what: str, word: str) -> None:
+        if self.workers.is_chief:
+            self.workers.tell(f"{self.key}/{what}", word)
+
+    def _heard(self, what: str, of: str) -> str | None:
+        """Return what the chief has said; say what follows where it has not."""
+        chief = self.workers.chief
+        word = self.workers.ask(chief, f"{self.key}/{what}", _VERDICT_SECONDS)
+        if word is None:
+            Code.WORKER_IS_SILENT.warn(
+                "%s has not heard of %s %s.", self.workers.own, chief, of
+            )
+        return word

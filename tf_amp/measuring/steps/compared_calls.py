@@ -34,7 +34,7 @@ from tf_amp.measuring.steps.step_comparison import (
     MIXED,
     MOST_PLANS,
     OWN_FAULTS,
-    Agree,
+    Agreement,
     Decided,
     StepComparison,
 )
@@ -316,7 +316,12 @@ def is_another_plan() -> bool:
 
     The plan of that one has lost, or waits for the comparison to begin.
     """
-    return _thread.label not in (MIXED, FLOAT32)
+    return bool(another_plan())
+
+
+def another_plan() -> str:
+    """Return the label of the graph that arrives, if it is not its call's first."""
+    return "" if is_float32_instance() else _thread.label
 
 
 def is_float32_instance() -> bool:
@@ -361,11 +366,11 @@ def _with_instances(trial: Trial) -> _Callee | None:
     return callee if callee is not None and callee.has_instances(trial) else None
 
 
-def share(agree: Agree) -> None:
+def share(agreement: Agreement) -> None:
     """Compare the steps of this thread's call together with other workers."""
     callee = _thread.callee
     if callee is not None and not callee.is_run:
-        _begun(callee).share(agree)
+        _begun(callee).share(agreement)
 
 
 def _begun(callee: _Callee) -> StepComparison:

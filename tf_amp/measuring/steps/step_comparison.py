@@ -26,8 +26,8 @@ own, and compared in the same way; after MOST_PLANS it is float32.
 Workers that train in step alternate at the same calls, since blocks have the same
 length there. The chief decides; all go by what it has decided a pair of blocks before,
 so that nobody waits for a call that waits for it. What no worker hears of the chief
-ends the comparison with the plan that was begun with. There are no further plans, and
-errors are the program's.
+ends the comparison with the plan that was begun with. Whether there is another plan is
+the chief's to say, too, whose calls refute prices. Errors are the program's.
 
 What raises an error that is of the instance's own making (no kernel) in one of its
 first calls loses, and the call is repeated in the other one; so does what finds no
@@ -42,7 +42,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 from absl import logging
@@ -98,12 +98,26 @@ class Steps:
     mixed: Seconds = dataclasses.field(default_factory=dict)
 
 
-# Called after each pair of blocks from `FEWEST_PAIRS` on, with their number and whether
-# 16 bits are faster, if that is decided here; returns what is decided for all.
-Agree = Callable[[int, bool | None], bool | None]
 # Called with whether 16 bits were faster, and what was measured; returns whether
 # another plan may be.
 Decided = Callable[[bool, Steps], bool]
+
+
+class Agreement(Protocol):
+    """What several workers decide together."""
+
+    def verdict(self, pairs: int, is_faster: bool | None) -> bool | None:
+        """Return whether 16 bits are faster for all; None: the comparison goes on.
+
+        Asked after each pair of blocks from `FEWEST_PAIRS` on.
+
+        Args:
+          pairs: how many there have been.
+          is_faster: what is decided here.
+        """
+
+    def may_go_on(self, may_here: bool) -> bool:
+        """Return whether all may make another plan, of one that has lost."""
 
 
 class StepComparison:
@@ -128,7 +142,7 @@ class StepComparison:
         self._before = self.mixed if before is None else before
         self._seconds = 0.0
         self._decided: list[Decided] = []
-        self._agree: Agree | None = None
+        self._agreement: Agreement | None = None
         self._profiles: list[Seconds] | None = None
         self._timing = renewed_lock()
         self._course = self._compared()
@@ -144,11 +158,11 @@ class StepComparison:
     @property
     def is_shared(self) -> bool:
         """Whether it is that of several workers."""
-        return self._agree is not None
+        return self._agreement is not None
 
-    def share(self, agree: Agree) -> None:
+    def share(self, agreement: Agreement) -> None:
         """Let workers decide together; to be called during the first call."""
-        self._agree = agree
+        self._agreement = agreement
 
     def run(self, call: Callable[[str], Any]) -> Any:
         """Make a call, given its label, in the instance whose turn it is."""
@@ -226,11 +240,13 @@ class StepComparison:
                     error,
                 )
         self._decided.clear()
+        if self._agreement is not None and not is_faster:
+            self.may_go_on = self._agreement.may_go_on(self.may_go_on)
 
     def _compared(self) -> Generator[str, float, tuple[bool, Steps]]:
         """Yield the instance of each call and receive what it took."""
         is_faster, compared = yield from self._pairs()
-        if is_faster or self.is_shared or _has_other_devices():
+        if is_faster or _has_other_devices():
             return is_faster, Steps(compared)
         self._profiles = []
         for _ in range(_PROFILED_CALLS):
@@ -260,8 +276,8 @@ class StepComparison:
                 continue
             is_late = self._seconds > MOST_SECONDS
             is_faster = compared.leans_faster if is_late else compared.is_faster
-            if self._agree is not None:
-                is_faster = self._agree(len(pairs), is_faster)
+            if self._agreement is not None:
+                is_faster = self._agreement.verdict(len(pairs), is_faster)
             if is_faster is not None:
                 return is_faster, compared
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clusters import run_job
 from tests.forking import run_forked
-from tests.tf_amp.measuring.steps.test_step_comparison import PRELUDE
+from tests.tf_amp.measuring.steps.test_step_comparison import PRELUDE, REFUTING
 
 # Devices and workers are set up before anything else.
 BEFORE = PRELUDE.replace("tf.Variable(0)", "None")
@@ -77,6 +77,7 @@ tell("plans", len(tf_amp.plans()))
 
 # Who has been told nothing by the chief goes on with the plan that was begun with.
 from tf_amp.config import peers
+from tf_amp.measuring.steps.step_comparison import StepComparison
 from tf_amp.rewriting import shared_plans
 shared_plans._VERDICT_SECONDS = 0.2
 if task == 0:
@@ -92,6 +93,7 @@ tell("silent", labels_of(90, step, data))
 # Instances exchange the same: workers that do not agree do not wait for each other.
 for callee in compared_calls._of_functions.values():
     if callee.comparison is not None:
+        callee.comparison = StepComparison()
         callee.comparison.is_faster = task == 0
 print(set(labels_of(3, lost, np.ones([384, 384], np.float32))), flush=True)
 """
@@ -117,3 +119,38 @@ def test_workers_switch_at_the_same_call_and_share_a_verdict(
     assert again == anew == [""] * 8
     assert plans == ["plans", 2]
     assert chief[0][3] == pytest.approx(chief[1][3], rel=0.02)
+
+
+REFUTED = """
+import json
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+{BEFORE}
+{REFUTING}
+# Both wait for each other, so that what one knows of its steps holds for both.
+delays = {{"": 0.1, "float32": 0.05}}
+
+@tf.function
+def step(x):
+    def in_replica():
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, after_tanhs(x)[0, 0])
+    return strategy.run(in_replica)
+
+tf_amp.enable(dtype="bfloat16")
+print(json.dumps([labels_of(160, step, A), low_ops()]), flush=True)
+"""
+
+
+def test_workers_give_up_together_what_the_steps_of_the_first_refute(
+    tmp_path: pathlib.Path,
+) -> None:
+    program = REFUTED.format(BEFORE=BEFORE, REFUTING=REFUTING)
+    env = {"TF_AMP_CACHE": str(tmp_path), "TF_AMP_TUNE": "budget"}
+    told = run_job(program, {"worker": 2}, env)
+    chief, other = (json.loads(told["worker", task][-1]) for task in (0, 1))
+    assert chief == other
+    labels, low = chief
+    assert list(dict.fromkeys(labels)) == ["", "float32", "plan 2"]
+    assert set(labels[-8:]) == {"plan 2"}
+    assert low == [["MatMul", "StridedSlice"]]
