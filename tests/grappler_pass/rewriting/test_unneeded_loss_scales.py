@@ -20,8 +20,9 @@ W = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
 X = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
 BAD = X.copy()
 BAD[0, 0] = math.inf
-# What finds out whether gradients are finite, and scales them.
-SCALING = ("L2Loss", "IsFinite", "Reciprocal", "AssignAddVariableOp", "PyFunc")
+# What finds out whether gradients are finite, scales them, and skips steps.
+FINDING = ("L2Loss", "IsFinite", "Reciprocal", "AssignAddVariableOp", "PyFunc")
+SCALING = (*FINDING, "Switch", "Merge")
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

@@ -2,7 +2,9 @@
 
 The optimizer's updates are in one, with every variable and slot. TensorFlow puts a
 Switch and an Identity in front of each of them; both are taken out again here. Then all
-that reads the learning rate or counts steps does so alike, and is made one.
+that reads the learning rate or counts steps does so alike, and is made one. Where no
+loss is scaled any more, nothing asks whether gradients are finite, and there is no
+branch.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ def lightened(given: bytes, running: bytes, item: Callable[[], Item]) -> bytes |
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
+    from grappler_pass.rewriting.branches.known import without_known_branches
     from grappler_pass.rewriting.branches.switches import lighten_branches
 
     before = graph_def = GraphDef.FromString(running)
-    for lighten in (lighten_branches, merge_equal_reads):
+    for lighten in (lighten_branches, merge_equal_reads, without_known_branches):
         graph_def = lighten(graph_def, NAME, item()) or graph_def
     return None if graph_def is before else bytes(graph_def.SerializeToString())
