@@ -108,7 +108,7 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     from tf_amp.rewriting import second_visits
 
     graph_def = GraphDef.FromString(data)
-    instance = compared_calls.is_another_plan()
+    instance = compared_calls.another_plan()
     visit = second_visits.key_of(graph_def, item.fetch, instance)
     if second_visits.has_stayed_float32(visit) and not host.current().observers:
         return None

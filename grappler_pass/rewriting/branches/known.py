@@ -46,6 +46,8 @@ def without_known_branches(
         if node.op == "Switch" and part_of_name in node.name
         for predicate in _known(nodes.get(name_in(node.input[1])))
     }
+    if not switches:
+        return None
     never = {name if taken else f"{name}:1" for name, taken in switches.items()}
     gone = _never_run(nodes, never)
 
@@ -63,8 +65,7 @@ def without_known_branches(
     told = {f"{name}:1" for name in chosen}
     kept = item.untouchable | awaited(graph_def)
     if (
-        not switches
-        or not kept.isdisjoint(gone | switches.keys())
+        not kept.isdisjoint(gone | switches.keys())
         or any(nodes[name].op in _LOOPS for name in gone)
         or any(len(merges[name]) != 1 for name in chosen)
         or any(not told.isdisjoint(texts_of(node)) for node in nodes.values())

@@ -307,20 +307,15 @@ def called_instance(name: bytes, has_instances: bool) -> bytes:
 def accept() -> None:
     """Take another plan as it is, since its graph is known to be faster."""
     comparison = _current()
-    if comparison is not None and is_another_plan():
+    if comparison is not None and another_plan():
         comparison.is_faster = True
 
 
-def is_another_plan() -> bool:
-    """Return whether the graph that arrives on this thread is not its call's first.
-
-    The plan of that one has lost, or waits for the comparison to begin.
-    """
-    return bool(another_plan())
-
-
 def another_plan() -> str:
-    """Return the label of the graph that arrives, if it is not its call's first."""
+    """Return the label of the graph that arrives on this thread, if it is a next one.
+
+    The plan of its call's first has lost, or waits for the comparison to begin.
+    """
     return "" if is_float32_instance() else _thread.label
 
 
@@ -392,7 +387,7 @@ def check(
     is, the first one having lost.
     """
     callee = _with_instances(trial)
-    if callee is None or is_another_plan() or callee.is_compiled:
+    if callee is None or another_plan() or callee.is_compiled:
         return
 
     def contradicted() -> None:

@@ -54,7 +54,7 @@ def outcome_of(
         compared_calls.accept()
     if known is not None:
         return Outcome.FASTER if known else Outcome.SLOWER
-    if trial.is_certain and not compared_calls.is_another_plan():
+    if trial.is_certain and not compared_calls.another_plan():
         return Outcome.UNKNOWN
     keeper = state_keeper(trial.before)
     if keeper is not None:

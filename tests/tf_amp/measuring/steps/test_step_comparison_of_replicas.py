@@ -99,12 +99,16 @@ print(set(labels_of(3, lost, np.ones([384, 384], np.float32))), flush=True)
 """
 
 
+def run_workers(program: str, cache: pathlib.Path) -> dict[tuple[str, int], list[str]]:
+    """Return what each of two workers prints, by its name."""
+    env = {"TF_AMP_CACHE": str(cache), "TF_AMP_TUNE": "budget"}
+    return run_job(program, {"worker": 2}, env)
+
+
 def test_workers_switch_at_the_same_call_and_share_a_verdict(
     tmp_path: pathlib.Path,
 ) -> None:
-    program = WORKERS.format(BEFORE=BEFORE, STEP=STEP)
-    env = {"TF_AMP_CACHE": str(tmp_path), "TF_AMP_TUNE": "budget"}
-    told = run_job(program, {"worker": 2}, env)
+    told = run_workers(WORKERS.format(BEFORE=BEFORE, STEP=STEP), tmp_path)
     chief, other = (
         [json.loads(line) for line in told["worker", task] if line.startswith("[")]
         for task in (0, 1)
@@ -145,9 +149,7 @@ print(json.dumps([labels_of(160, step, A), low_ops()]), flush=True)
 def test_workers_give_up_together_what_the_steps_of_the_first_refute(
     tmp_path: pathlib.Path,
 ) -> None:
-    program = REFUTED.format(BEFORE=BEFORE, REFUTING=REFUTING)
-    env = {"TF_AMP_CACHE": str(tmp_path), "TF_AMP_TUNE": "budget"}
-    told = run_job(program, {"worker": 2}, env)
+    told = run_workers(REFUTED.format(BEFORE=BEFORE, REFUTING=REFUTING), tmp_path)
     chief, other = (json.loads(told["worker", task][-1]) for task in (0, 1))
     assert chief == other
     labels, low = chief
