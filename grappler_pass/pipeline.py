@@ -24,6 +24,7 @@ from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.planning import checked_kernels
 from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.decisions import plan_from_draft
@@ -90,6 +91,7 @@ def constrained(draft: Draft) -> Draft:
         uses_lists=settings.uses_lists,
         exclude=settings.exclude,
         ranges=settings.ranges,
+        fault_of=checked_kernels.fault_of(draft),
     )
     return dataclasses.replace(draft, constraints=constraints, slots=constraints.slots)
 
@@ -135,9 +137,21 @@ def _tune(draft: Draft) -> Draft:
     return draft
 
 
+def _check(draft: Draft) -> Draft:
+    """Have the kernels of the plan checked; plan again without those that are wrong."""
+    while checked_kernels.is_wrong(draft):
+        draft = dataclasses.replace(constrained(draft), recalled=None)
+        for stage in (_price, recall, _tune, color_slots):
+            draft = stage(draft)
+    return draft
+
+
 def _plan(draft: Draft) -> Draft:
     draft = dataclasses.replace(draft, casts=plan_casts(draft))
-    return dataclasses.replace(draft, plan=plan_from_draft(draft))
+    plan = plan_from_draft(draft)
+    unchecked = checked_kernels.unchecked(draft)
+    plan = dataclasses.replace(plan, unchecked=unchecked)
+    return dataclasses.replace(draft, plan=plan)
 
 
 def _verify(draft: Draft) -> Draft:
@@ -155,6 +169,7 @@ PLANNING = (
     ("recall", recall),
     ("tune", _tune),
     ("assign", color_slots),
+    ("check", _check),
     ("plan", _plan),
 )
 STAGES = (

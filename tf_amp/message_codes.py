@@ -20,6 +20,7 @@ class Code(enum.Enum):
     TRACED_BEFORE = "AMP103"
     COMPARED = "AMP104"
     SUMMARY = "AMP105"
+    WRONG_KERNEL = "AMP106"
     # Mixed precision, or a part of it, is not in force.
     SWITCH_FAILED = "AMP201"
     REWRITE_FAILED = "AMP202"

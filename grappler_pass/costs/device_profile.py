@@ -9,6 +9,8 @@ A profile is one JSON object::
     roofline     the fields of ``Roofline``
     classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
     call_seconds optional: what starting a graph takes on the host, whatever it holds
+    flags, threads  optional: instruction sets of a CPU, and threads of one op: what
+                 kernels that compute wrong numbers are known by
     extends      optional: another shipped profile whose classes serve where this one
                  has none, "scale" times as slow, except the class prefixes listed in
                  "without"
@@ -80,6 +82,8 @@ class DeviceProfile:
         name: of the shipped profile, or "calibrated".
         grids: seconds by op class and dtype.
         data: the profile as written.
+        flags: instruction sets of a CPU that decide which kernels run.
+        threads: of one op; None: not known.
     """
 
     name: str
@@ -91,6 +95,8 @@ class DeviceProfile:
     grids: Mapping[tuple[str, str], Grid]
     data: Mapping[str, Any]
     call_seconds: float = 0.0
+    flags: frozenset[str] = frozenset()
+    threads: int | None = None
     _extended: dict[tuple[str, str], Grid | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -135,6 +141,8 @@ class DeviceProfile:
                 grids={**inherited, **_grids(data["classes"])},
                 data=data,
                 call_seconds=_call_seconds(base, data),
+                flags=frozenset(map(str, data.get("flags", ()))),
+                threads=None if "threads" not in data else int(data["threads"]),
             )
         except ProfileError:
             raise

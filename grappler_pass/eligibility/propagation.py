@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from grappler_pass.eligibility.exclusions import excludes
 from grappler_pass.eligibility.numerics.product_errors import ProductErrors
@@ -22,7 +22,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import GraphView, Node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,7 @@ def constrain(
     uses_lists: bool = True,
     exclude: Sequence[str] = (),
     ranges: Sequence[tuple[str, str]] = (),
+    fault_of: Callable[[SlotTable, Node], str] = lambda slots, node: "",
 ) -> Constraints:
     """Return which slots of a graph may be in 16 bits, and which must agree.
 
@@ -68,6 +69,7 @@ def constrain(
         barriers, exact values and what the caller holds stay float32 there too.
       exclude: regular expressions; nodes whose name one of them finds stay float32.
       ranges: names of nodes whose tensors leave the safe range, each with the reason.
+      fault_of: returns why the 16-bit kernel of a node may not be used, if so.
     """
     low = DTYPE_ENUMS[low_dtype]
     slots, roundings = SlotTable.from_view(view), None
@@ -90,6 +92,7 @@ def constrain(
         roundings=roundings,
         escapes=escapes,
         edges=SlotEdges.from_view(view, slots, lists, ties),
+        fault_of=fault_of,
     )
     refused = refusals(case)
     _refuse_tied(case, ties, refused)

@@ -52,6 +52,7 @@ class RuleInput:
       roundings: what rounding harms; None where that does not count.
       escapes: slots of lists of tensors and of reserve spaces that escape, and why.
       edges: float32 edges between slots.
+      fault_of: why the 16-bit kernel of a node may not be used; "" where it may.
     """
 
     view: GraphView
@@ -64,6 +65,7 @@ class RuleInput:
     roundings: Roundings | None
     escapes: Mapping[int, Reason]
     edges: SlotEdges
+    fault_of: Callable[[SlotTable, Node], str]
 
     def node(self, slot: int) -> Node:
         """Return the node that a slot belongs to."""
@@ -307,6 +309,14 @@ def _escaping(case: RuleInput) -> Refusals:
     yield from case.escapes.items()
 
 
+def _wrong_kernels(case: RuleInput) -> Refusals:
+    """What a kernel of TensorFlow computes wrongly, as far as that is known."""
+    for node, own in case.nodes_with_slots:
+        fault = case.fault_of(case.slots, node)
+        if fault:
+            yield from ((slot, Reason(Cause.WRONG_KERNEL, fault)) for slot in own)
+
+
 # The first rule that refuses a slot gives the reason.
 _RULES = (
     _other_types,
@@ -324,6 +334,7 @@ _RULES = (
     _deny_taint,
     _escaping,
     _harmful_roundings,
+    _wrong_kernels,
 )
 # They count where lists do.
 _OF_LISTS = (_out_of_range, _beside_decompositions, _deny_taint)

@@ -16,6 +16,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView, Item, Port, device_type_of
+from grappler_pass.kernels.kernel import Kernels
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.plan import Cause, Fusion, Plan
 from grappler_pass.pricing.seconds import Models, Prices
@@ -155,6 +156,7 @@ class Settings:
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
       predicts_memory: whether the plan is shown, and so has bytes of activations.
+      kernels: knows which 16-bit kernels compute wrong numbers; None: all are trusted.
     """
 
     low_dtype: str
@@ -172,6 +174,7 @@ class Settings:
     keeps_weights: bool = False
     fold_constants: bool = True
     predicts_memory: bool = True
+    kernels: Kernels | None = None
 
     @property
     def uses_lists(self) -> bool:

@@ -120,6 +120,7 @@ class Plan(NotebookDisplay):
       declined_fusions: those that could be done and are not.
       outcome: what decides, or has decided, whether it is applied; "" where that is
         its predicted gain alone.
+      unchecked: which of its 16-bit kernels have not been checked; "" where all have.
     """
 
     decisions: tuple[Decision, ...]
@@ -140,6 +141,7 @@ class Plan(NotebookDisplay):
     traced_fusions: tuple[Fusion, ...] = ()
     declined_fusions: tuple[Fusion, ...] = ()
     outcome: str = ""
+    unchecked: str = ""
 
     @property
     def all_fusions(self) -> tuple[Fusion, ...]:
@@ -222,6 +224,7 @@ class Plan(NotebookDisplay):
             f"ms ({self._speedup_text()}){self._memory_text()}; "
             f"kept: {kept or 'nothing'}{self._fusions_text()}"
             f"{self.outcome and f'; {self.outcome}'}"
+            f"{self.unchecked and f'; {self.unchecked}'}"
         )
 
     def _fusions_text(self) -> str:

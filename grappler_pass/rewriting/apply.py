@@ -69,7 +69,7 @@ def _rewritten(draft: Draft) -> GraphDef:
             _absorb(copy, low_dtype)
         if node.index in low_nodes:
             own = slots.slots_of[node.index]
-            _retype(copy, [slots.slots[s] for s in own if draft.low[s]], low_dtype)
+            retype(copy, [slots.slots[s] for s in own if draft.low[s]], low_dtype)
             rewritten.node.extend(
                 split_fused(
                     copy,
@@ -133,7 +133,8 @@ class _Names:
         return name
 
 
-def _retype(copy: NodeDef, low_slots: Iterable[TypeSlot], low_dtype: int) -> None:
+def retype(copy: NodeDef, low_slots: Iterable[TypeSlot], low_dtype: int) -> None:
+    """Set types of a node, in place, to a 16-bit one, and mark it as changed."""
     for slot in low_slots:
         value = copy.attr[slot.attr]
         if value.WhichOneof("value") == "list":

@@ -43,6 +43,7 @@ FUSE = "TF_AMP_FUSE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
 RANGES = "TF_AMP_RANGES"
 VERBOSE = "TF_AMP_VERBOSE"
+CHECK = "TF_AMP_CHECK"
 OWN_NAMES = (
     OPT_LEVEL,
     DTYPE,
@@ -57,6 +58,7 @@ OWN_NAMES = (
     LOSS_SCALE,
     RANGES,
     VERBOSE,
+    CHECK,
 )
 # Gives a script its batch size; no setting.
 BENCH_BATCH = "TF_AMP_BENCH_BATCH"
@@ -104,6 +106,8 @@ class AmpConfig:
       ranges: file of the ranges that tensors were seen to keep to; operations whose
         tensors leave the safe range stay float32.
       verbose: whether the process says on stderr what has become of its graphs.
+      check: whether 16-bit kernels of kinds that were found wrong are run, and held
+        against float32's, before a plan first uses them.
     """
 
     enabled: bool | None = None
@@ -121,6 +125,7 @@ class AmpConfig:
     loss_scale: LossScale | None = None
     ranges: pathlib.Path | None = None
     verbose: bool = True
+    check: bool = True
 
     @property
     def rewrites(self) -> bool:
@@ -161,6 +166,7 @@ class AmpConfig:
             loss_scale=_read_loss_scale(given),
             ranges=_read(given, RANGES, values.checked_path, None),
             verbose=_read_flag(given, VERBOSE) is not False,
+            check=_read_flag(given, CHECK) is not False,
         )
 
     def to_env(self) -> dict[str, str]:
@@ -181,6 +187,7 @@ class AmpConfig:
             LOSS_SCALE: _words_if_any(self.loss_scale),
             RANGES: str(self.ranges or ""),
             VERBOSE: "" if self.verbose else "0",
+            CHECK: "" if self.check else "off",
             **list_edits.env_from_edits(self.list_edits),
         }
         return {name: value for name, value in variables.items() if value}

@@ -13,6 +13,17 @@ _OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 _PRODUCTS_OF_TENSORFLOW = "TF_SET_ONEDNN_FPMATH_MODE"
 _PRODUCTS_OF_ONEDNN = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 _TF32 = "NVIDIA_TF32_OVERRIDE"
+# How names of variables begin by which oneDNN, cuDNN and cuBLAS choose kernels.
+_KERNELS = (
+    "CUBLAS_",
+    "CUDNN_",
+    "DNNL_",
+    "NVIDIA_",
+    "ONEDNN_",
+    "TF_CUDNN_",
+    "TF_ENABLE_ONEDNN_",
+    "TF_ONEDNN_",
+)
 
 _MOST_THREADS = 2**31 - 1
 _PRODUCT_TYPES = ("any", "bf16", "f16", "tf32")
@@ -39,6 +50,12 @@ def float32_products() -> str:
     given = (os.environ.get(name, "").lower() for name in _PRODUCTS_OF_ONEDNN)
     chosen = next(filter(None, given), "")
     return chosen if chosen in _PRODUCT_TYPES else ""
+
+
+def of_kernels() -> str:
+    """Return the variables, as NAME=value, by which libraries choose kernels."""
+    names = sorted(n for n in os.environ if n.startswith(_KERNELS) and "VERB" not in n)
+    return " ".join(f"{name}={os.environ[name]}" for name in names)
 
 
 def is_tf32_refused() -> bool:

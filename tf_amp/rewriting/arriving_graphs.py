@@ -240,6 +240,7 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
     for watcher in tuple(host.current().watchers):
         watcher(rewrite)
     notices.announce_plan(rewrite.plan, config)
+    notices.announce_wrong_kernels(rewrite.plan, config)
     if rewrite.changed:
         _keep_plan(rewrite.plan, config)
     if _is_logged():

@@ -17,6 +17,7 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.list_edits import ListEdit
+from tf_amp.config.peers import is_joint, peers
 from tf_amp.config.scope_registry import Scope
 from tf_amp.errors import ConfigError
 from tf_amp.measuring import process_costs
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from grappler_pass.costs import CostModel
     from grappler_pass.graph.op_lists import OpLists
     from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.kernels.kernel import Kernels
     from grappler_pass.pipeline import Settings
 
 
@@ -45,7 +47,25 @@ def settings_for(
         return chosen.low_dtype, digest_of_products(graph_def, shapes())
 
     tuner = process_costs.tuner_for(scope.config, device_type, graph, graph_def, shapes)
+    chosen = with_checks(chosen, scope.config, graph_def)
     return dataclasses.replace(chosen, tuner=tuner)
+
+
+def with_checks(chosen: Settings, config: AmpConfig, graph_def: Any) -> Settings:
+    """Return settings by which kernels are run before a plan of a graph uses them.
+
+    Of workers that train in step the chief checks for all, so that they have one plan.
+    """
+    from tf_amp.checking import known
+
+    kernels, others = chosen.kernels, peers()
+    if not isinstance(kernels, known.KnownKernels):
+        return chosen
+    if others and not others.is_chief and is_joint(graph_def):
+        kernels = dataclasses.replace(kernels, outcomes={})
+    else:
+        kernels = known.with_checks(kernels, config)
+    return dataclasses.replace(chosen, kernels=kernels)
 
 
 def target_device_type(graph_def: Any) -> str:
@@ -64,6 +84,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
       ConfigError: as for `check_config`.
     """
     from grappler_pass.costs import CostModel
+    from tf_amp.checking import known
 
     check_config(config)
     choice = devices.choose(config, device_type)
@@ -72,11 +93,18 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         kind: CostModel(profile, process_costs.prices_for(config, kind))
         for kind, profile in choice.profiles
     }
-    return settings_with_models(config, choice.low_dtype, models)
+    if config.device_profile is None:
+        kernels = known.kernels_here(config)
+    else:
+        kernels = known.kernels_of_profile(choice.profiles[0][1])
+    return settings_with_models(config, choice.low_dtype, models, kernels)
 
 
 def settings_with_models(
-    config: AmpConfig, low_dtype: str, models: Mapping[str, CostModel]
+    config: AmpConfig,
+    low_dtype: str,
+    models: Mapping[str, CostModel],
+    kernels: Kernels,
 ) -> Settings:
     """Return what a configuration says of rewrites to one type at given prices."""
     from grappler_pass.pipeline import Settings
@@ -90,6 +118,7 @@ def settings_with_models(
         tie=config.tie,
         ranges=_unsafe_nodes(config.ranges, low_dtype),
         fusions=config.fuse,
+        kernels=kernels,
     )
 
 

@@ -157,6 +157,25 @@ def announce_plan(plan: Plan, config: AmpConfig) -> None:
     _job().add(plan)
 
 
+def announce_wrong_kernels(plan: Plan, config: AmpConfig) -> None:
+    """Say once of each kernel that it is wrong, of all of a graph in one line."""
+    faults = {
+        f"{row.op} ({row.reason.detail})": row.slot.node
+        for row in plan.decisions
+        if row.reason.cause is Cause.WRONG_KERNEL
+    }
+    is_news = [fault for fault in faults if host.current().is_news(fault)]
+    if not config.verbose or not is_news:
+        return
+    first, others = is_news[0], len(is_news) - 1
+    more = f" and {counted(others, 'other kernel')}" if others else ""
+    _print(
+        Code.WRONG_KERNEL,
+        f"{_name(plan)}: float32 where TensorFlow's kernel in {plan.low_dtype} "
+        f"computes wrong numbers: {first}{more}; `tf-amp doctor` lists them",
+    )
+
+
 def announce_steps(
     plan: Plan, config: AmpConfig, is_faster: bool, compared: Comparison | None
 ) -> None:

@@ -55,6 +55,7 @@ def enable(
     loss_scale: LossScale | float | str | None = None,
     ranges: str | os.PathLike[str] | None = None,
     verbose: bool | None = None,
+    check: bool | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -77,6 +78,7 @@ def enable(
         "dynamic" for float16 and "none" for bfloat16.
       ranges: file from `tf-amp ranges`; what left the safe range stays float32.
       verbose: say on stderr what has become of the first graph, and the like.
+      check: run 16-bit kernels of kinds that were found wrong before they are used.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -97,6 +99,7 @@ def enable(
         ("loss_scale", loss_scale, loss_scale_from_words),
         ("ranges", ranges, values.checked_path),
         ("verbose", verbose, values.checked_bool),
+        ("check", check, values.checked_bool),
     )
     chosen = {name: check(v, name) for name, v, check in given if v is not None}
     config = AmpConfig.from_env()

@@ -15,6 +15,7 @@ from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
 from grappler_pass.graph.type_slots import ABSENT_GPU, has_kernels_for
 from grappler_pass.pipeline import Settings
 from tf_amp._tensorflow_private import graphs as private
+from tf_amp.checking import known
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
@@ -52,7 +53,10 @@ class Target:
         graph_settings.check_config(config)
         model = CostModel(self.profile)
         models = {"CPU": model, self.device_type: model}
-        return graph_settings.settings_with_models(config, self.low_dtype, models)
+        kernels = known.kernels_of_profile(self.profile)
+        return graph_settings.settings_with_models(
+            config, self.low_dtype, models, kernels
+        )
 
     def placed(self, graph_def: GraphDef) -> GraphDef:
         """Return a copy with every node on this device, wherever it was."""

@@ -44,6 +44,7 @@ FULL = AmpConfig(
     exclude=("^head/", "softmax{1,2}"),
     ranges=pathlib.Path("/tmp/ranges.json"),
     verbose=False,
+    check=False,
 )
 
 

@@ -72,6 +72,23 @@ def found_devices() -> Findings:
         yield Finding("GPU", state, "pip install 'tensorflow[and-cuda]'")
 
 
+def wrong_kernels() -> Findings:
+    """List the 16-bit kernels that are known to be wrong here, or were found so."""
+    from grappler_pass.kernels import known_wrong
+    from grappler_pass.kernels.kernel import described
+    from tf_amp.checking import known
+
+    kernels = known.kernels_here(AmpConfig.from_env())
+    for machine in kernels.machines.values():
+        for row in known_wrong.rows_for(machine):
+            yield Finding(f"kernel {row.name}", f"{row}; stays float32")
+        for row in known_wrong.rows_for(machine, known_wrong.ALSO_IN_FLOAT32):
+            yield Finding(f"kernel {row.name}", f"{row}; nothing helps")
+    for outcomes in kernels.outcomes.values():
+        for key, fault in outcomes.wrong.items():
+            yield Finding("kernel found", f"{described(key)}: {fault}; stays float32")
+
+
 def choice() -> Findings:
     """Say what would be chosen here, and why, with a dense layer as example."""
     config = AmpConfig.from_env()
@@ -114,4 +131,4 @@ def rewrite() -> Findings:
         yield Finding("rewrite", state, REINSTALL, fatal=True)
 
 
-CHECKS = (onednn, found_devices, choice, rewrite)
+CHECKS = (onednn, found_devices, wrong_kernels, choice, rewrite)

@@ -66,6 +66,7 @@ def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> P
     else:
         device_type = graph_settings.target_device_type(graph_def)
         chosen = graph_settings.settings_from_config(options.config, device_type)
+        chosen = graph_settings.with_checks(chosen, options.config, graph_def)
     if seen is not None:
         unsafe = tuple(seen.unsafe(chosen.low_dtype).items())
         chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))

@@ -1,0 +1,268 @@
+"""The table of 16-bit kernels of TensorFlow that are known to compute wrong numbers.
+
+Eligibility keeps an op in float32 where a row matches. A size that the graph leaves
+open matches, as does a number of threads that is not known. The rows were found by
+`python -m tests.kernels` with TensorFlow 2.21.0 and oneDNN 3.7.3; docs/kernels.md has a
+program for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.shapes import static
+from grappler_pass.graph.type_slots import DTYPE_NAMES
+from grappler_pass.kernels.geometry import (
+    BatchProduct,
+    Convolution,
+    Role,
+    Size,
+    batch_product_of,
+    convolution_of,
+    role_of,
+)
+from grappler_pass.kernels.kernel import Kernel
+
+
+class Machine(NamedTuple):
+    """What of a device decides which kernels run there.
+
+    Attributes:
+      device_type: "CPU" or "GPU".
+      flags: instruction sets of a CPU, as Linux names them.
+      threads: that one op may use; None: not known.
+      onednn: whether TensorFlow's kernels of oneDNN are on.
+    """
+
+    device_type: str
+    flags: frozenset[str] = frozenset()
+    threads: int | None = None
+    onednn: bool = True
+
+
+Condition = Callable[[Kernel, Machine], bool]
+
+
+class Row(NamedTuple):
+    """One fault.
+
+    Attributes:
+      name: by which docs/kernels.md has it.
+      computes: which product of a convolution, or what else; or names of ops.
+      dtypes: 16-bit types, divided by spaces.
+      flags: instruction sets of CPUs, any of which has it; "any" for all CPUs, "GPU".
+      library: "oneDNN" where it does not hold without that.
+      condition: on sizes, layout, threads.
+      where: the condition in words.
+      wrong: what comes out.
+      source: who found it, or where it is reported.
+      compiled: whether it holds for what XLA compiles, too.
+    """
+
+    name: str
+    computes: Role | frozenset[str]
+    dtypes: str
+    flags: str
+    library: str
+    condition: Condition
+    where: str
+    wrong: str
+    source: str = "tests.kernels"
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        computes = self.computes
+        if isinstance(computes, Role):
+            what = str(computes.value)
+        else:
+            what = ", ".join(sorted(computes))
+        dtypes = " and ".join(self.dtypes.split())
+        return f"{what} in {dtypes}, {self.where}: {self.wrong}"
+
+
+def _of_convolution(holds: Callable[[Convolution, Machine], bool]) -> Condition:
+    return lambda kernel, machine: holds(convolution_of(kernel), machine)
+
+
+def _of_product(holds: Callable[[BatchProduct], bool]) -> Condition:
+    return lambda kernel, machine: holds(batch_product_of(kernel))
+
+
+def _always(kernel: Kernel, machine: Machine) -> bool:
+    return True
+
+
+def _is(size: Size, *values: int) -> bool:
+    return size is None or size in values
+
+
+def _above(size: Size, least: int) -> bool:
+    return size is None or size > least
+
+
+def _below(size: Size, most: int) -> bool:
+    return size is None or size < most
+
+
+def _divides(divisor: int, size: Size) -> bool:
+    return size is None or size % divisor == 0
+
+
+def _times(a: Size, b: Size) -> Size:
+    return None if a is None or b is None else a * b
+
+
+def _steps_over_a_line(c: Convolution, machine: Machine) -> bool:
+    return _is(c.result[-1], 1) and c.strides[-1] > 1 and _above(c.window[-1], 1)
+
+
+def _has_patches(c: Convolution, machine: Machine) -> bool:
+    row = _times(c.window[-1], c.depth)
+    return _divides(32, row) and _above(row, 63) and _below(c.depth, 32)
+
+
+def _has_one_patch(c: Convolution, machine: Machine) -> bool:
+    is_one = _is(c.image[-1], c.strides[-1]) and _is(c.window[-1], c.strides[-1])
+    return is_one and _has_patches(c, machine)
+
+
+def _steps_over_a_gray_line(c: Convolution, machine: Machine) -> bool:
+    is_gray = _is(c.channels_in, 1) and c.strides[-2] == 1 and _above(c.result[-2], 1)
+    return is_gray and _steps_over_a_line(c, machine)
+
+
+def _is_gray_and_blind(c: Convolution, machine: Machine) -> bool:
+    return _is(c.channels_in, 1) and _is_deep_and_blind(c, machine)
+
+
+def _is_deep_and_blind(c: Convolution, machine: Machine) -> bool:
+    return len(c.image) == 3 and c.has_blind_taps(0)
+
+
+def _is_blind(c: Convolution, machine: Machine) -> bool:
+    if any(map(c.has_blind_taps, range(len(c.image)))):
+        return True
+    image, window = c.image[0], c.window[0]
+    is_short = image is None or window is None or window > image
+    return len(c.image) == 3 and is_short and _above(c.result[0], 1)
+
+
+def _is_a_series(c: Convolution, machine: Machine) -> bool:
+    summed = c.depth if c.role is Role.FORWARD else c.channels_out
+    line = c.result if c.role is Role.FORWARD else c.image
+    is_narrow = _is(line[-1], 1) and _is(c.window[-1], 1) and _above(c.window[-2], 1)
+    return is_narrow and _above(summed, 32) and not (summed and summed % 16 == 0)
+
+
+def _has_fewer_images_than_threads(c: Convolution, machine: Machine) -> bool:
+    threads = machine.threads
+    is_small = c.batch is None or threads is None or 4 * c.batch <= threads + 3
+    many = _above(threads, 3)
+    return (
+        many and is_small and _below(c.channels_in, 17) and _above(c.channels_out, 95)
+    )
+
+
+def _sums_many(kernel: Kernel, machine: Machine) -> bool:
+    whole, result = static(kernel.operands[0].shape), static(kernel.results[0])
+    if whole is None or result is None:
+        return True
+    return math.prod(whole) > 2048 * max(1, math.prod(result))
+
+
+def _pads_by_hand(c: Convolution, machine: Machine) -> bool:
+    return c.padding == "EXPLICIT"
+
+
+def _broadcasts_to_a_row(p: BatchProduct) -> bool:
+    differ = p.left is None or p.right is None or p.left != p.right
+    return differ and p.transposes_left and _is(p.rows, 1)
+
+
+def _broadcasts_crosswise(p: BatchProduct) -> bool:
+    """Return whether batches are [X, 1] and ones, either way."""
+    if p.left is None or p.right is None:
+        return True
+    rank = max(len(p.left), len(p.right))
+    left, right = ((1,) * (rank - len(s)) + tuple(s) for s in (p.left, p.right))
+    return _is_row_of_ones(left, right) or _is_row_of_ones(right, left)
+
+
+def _is_row_of_ones(many: Sequence[Size], ones: Sequence[Size]) -> bool:
+    is_many = any(_above(size, 1) for size in many[:-1]) and _is(many[-1], 1)
+    return is_many and all(_is(size, 1) for size in ones)
+
+
+_AMX, _BF16, _FP16 = "amx_bf16", "amx_bf16 avx512_bf16", "avx512_fp16"
+_BOTH = "bfloat16 float16"
+_CUDNN_RNN = "CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3"
+_LONG_SUMS = "Cumsum SegmentSum UnsortedSegmentSum TensorScatterAdd ScatterNd"
+_FORWARD, _INPUT, _FILTER = Role.FORWARD, Role.INPUT_GRADIENT, Role.FILTER_GRADIENT
+
+ROWS = (
+    Row("A1", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_steps_over_a_line), "result of width 1, horizontal stride above 1, window wider than 1", "garbage", "tests.kernels; pytorch/pytorch#188426"),
+    Row("A2", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_patches), "window's width times channels in a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
+    Row("A3", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_is_deep_and_blind), "3-D, some place in the depth of the window sees padding only", "garbage"),
+    Row("A4", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_has_one_patch), "image, window and stride of one width, which times channels in is a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
+    Row("A5", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
+    Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
+    Row("B", _FILTER, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash"),
+    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher than 1, channels in above 32 and no multiple of 16", "garbage, NaN"),
+    Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher than 1, channels out above 32 and no multiple of 16", "garbage, NaN"),
+    Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _of_product(_broadcasts_to_a_row), "one row, left operand transposed, batches differ", "all matrices but the first"),
+    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _of_product(_broadcasts_to_a_row), "one row, left operand transposed, batches differ", "all matrices but the first"),
+    Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _of_product(_broadcasts_crosswise), "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109"),
+    Row("F", _INPUT, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits"),
+    Row("F", _FILTER, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits"),
+    Row("G", frozenset({"BiasAddGrad"}), "bfloat16", "any", "", _always, "always", "sums that stop growing at 256"),
+    Row("G", frozenset(_LONG_SUMS.split()), _BOTH, "any", "", _always, "always", "sums that stop growing at 256 in bfloat16, at 2,048 in float16"),
+    Row("G", frozenset({"Mean", "Sum"}), "float16", "any", "", _sums_many, "more than 2,048 values each", "sums that stop growing at 2,048, or infinite"),
+    Row("H", _FILTER, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_fewer_images_than_threads), "4 threads or more, batch at most a quarter of them, channels in up to 16, out from 96 on", "most of the sum is missing"),
+    Row("R", frozenset(_CUDNN_RNN.split()), "bfloat16", "GPU", "", _always, "always", "gradients by a reserve space that is never filled", "tensorflow/core/kernels/cudnn_rnn_ops.cc"),
+)  # fmt: skip
+# As wrong in float32: nothing is gained by staying there.
+ALSO_IN_FLOAT32 = (
+    Row("E", frozenset({"_FusedConv2D"}), "bfloat16 float16 float32", "any", "", _always, "fused from a convolution, a bias, an addition and LeakyRelu", "as with an alpha of 0.2, whatever that is"),
+    Row("X", frozenset({"DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"}), "bfloat16 float16 float32", "any", "", _always, "dilations above 1", "as without dilation"),
+)  # fmt: skip
+_ROWS_OF_OP = {
+    op for row in ROWS if isinstance(row.computes, frozenset) for op in row.computes
+}
+
+
+def may_be_wrong(op: str) -> bool:
+    """Return whether the table has rows of an op: of a fused one, of its product."""
+    op = root_of(op) or op
+    return op in _ROWS_OF_OP or role_of(op) is not Role.OTHER
+
+
+def row_for(kernel: Kernel, machine: Machine, *, compiled: bool = False) -> Row | None:
+    """Return the first row that matches a kernel on a machine, or one of XLA's."""
+    low = DTYPE_NAMES[kernel.low_dtype]
+    rows = [row for row in rows_for(machine) if row.compiled or not compiled]
+    return next((row for row in rows if _matches(row, kernel, low, machine)), None)
+
+
+def rows_for(machine: Machine, rows: Sequence[Row] = ROWS) -> Iterator[Row]:
+    """Yield the rows that apply to a machine."""
+    return (row for row in rows if _is_on(row, machine))
+
+
+def _is_on(row: Row, machine: Machine) -> bool:
+    if machine.device_type != "CPU":
+        return row.flags == machine.device_type
+    if row.library == "oneDNN" and not machine.onednn:
+        return False
+    return row.flags == "any" or not machine.flags.isdisjoint(row.flags.split())
+
+
+def _matches(row: Row, kernel: Kernel, low: str, machine: Machine) -> bool:
+    if low not in row.dtypes.split():
+        return False
+    if isinstance(row.computes, frozenset):
+        return kernel.op in row.computes and row.condition(kernel, machine)
+    return role_of(kernel.op) is row.computes and row.condition(kernel, machine)

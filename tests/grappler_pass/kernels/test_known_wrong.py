@@ -1,0 +1,100 @@
+"""Rows of the table match the kernels that are wrong, and no others near them."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from grappler_pass.kernels import known_wrong
+from grappler_pass.kernels.known_wrong import ALSO_IN_FLOAT32, ROWS, Machine, row_for
+from tests.processes import ROOT
+from tests.wrong_kernels import PROGRAMS
+
+EVERYTHING = frozenset("avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16".split())
+MACHINE = Machine("CPU", EVERYTHING, threads=32)
+WITHOUT_AMX = MACHINE._replace(flags=EVERYTHING - {"amx_bf16"})
+# Those for float16 alone; of the others bfloat16 has them all.
+OF_FLOAT16 = {"C", "C gradient", "G mean"}
+# With AMX other rows come before.
+WITHOUT = {"A4", "A4 of 64", "A5", "A6"}
+
+
+def dtype_of(name: str) -> str:
+    return "float16" if name in OF_FLOAT16 else "bfloat16"
+
+
+def row_at(name: str, shapes, machine: Machine | None = None) -> str:
+    """Return the name of the row that a program's kernel has at some sizes."""
+    machine = machine or (WITHOUT_AMX if name in WITHOUT else MACHINE)
+    row = row_for(PROGRAMS[name].kernel(dtype_of(name), shapes), machine)
+    return "" if row is None else row.name
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_wrong_kernel_has_its_row(name: str) -> None:
+    assert row_at(name, PROGRAMS[name].shapes) == name.partition(" ")[0]
+
+
+@pytest.mark.parametrize("name", [n for n, p in PROGRAMS.items() if p.right])
+def test_a_right_one_near_it_has_none(name: str) -> None:
+    assert not row_at(name, PROGRAMS[name].right)
+
+
+def test_each_row_has_a_program_and_a_place_in_the_page() -> None:
+    of_cpus = {row.name for row in ROWS if row.flags != "GPU"}
+    assert of_cpus == {name.partition(" ")[0] for name in PROGRAMS}
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    missing = [row.name for row in (*ROWS, *ALSO_IN_FLOAT32) if str(row) not in page]
+    assert not missing
+
+
+def test_a_size_that_the_graph_leaves_open_matches() -> None:
+    assert row_at("C", ((2, 7, None, 40), (7, 1, 40, 8))) == "C"
+    assert row_at("B", ((8, None, None, 64), (8, None, None, 64))) == "B"
+    assert not row_at("C", ((2, 7, None, 48), (7, 1, 48, 8)))
+
+
+def test_threads_that_are_not_known_match() -> None:
+    shapes = PROGRAMS["H"].shapes
+    assert row_at("H", shapes, MACHINE._replace(threads=None)) == "H"
+    assert not row_at("H", shapes, MACHINE._replace(threads=2))
+
+
+def test_a_row_holds_where_its_instruction_set_and_its_library_are() -> None:
+    assert not row_at("A1", PROGRAMS["A1"].shapes, WITHOUT_AMX)
+    assert row_at("B", PROGRAMS["B"].shapes, WITHOUT_AMX) == "B"
+    by_eigen = MACHINE._replace(onednn=False)
+    assert not row_at("B", PROGRAMS["B"].shapes, by_eigen)
+    assert row_at("F", PROGRAMS["F"].shapes, by_eigen) == "F"
+    assert not row_at("F", PROGRAMS["F"].shapes, Machine("GPU"))
+
+
+def test_what_xla_compiles_has_no_row() -> None:
+    kernel = PROGRAMS["F"].kernel("bfloat16", PROGRAMS["F"].shapes)
+    assert row_for(kernel, MACHINE)
+    assert not row_for(kernel, MACHINE, compiled=True)
+
+
+def test_the_other_type_is_right_where_a_row_names_one() -> None:
+    kernel = PROGRAMS["C"].kernel("bfloat16", PROGRAMS["C"].shapes)
+    assert row_for(kernel, MACHINE) is None
+
+
+def test_a_recurrence_in_bfloat16_is_refused_on_gpus_alone() -> None:
+    def call(x, h, c, w):
+        return tf.raw_ops.CudnnRNNV3(
+            input=x, input_h=h, input_c=c, params=w, sequence_lengths=[3, 3]
+        ).output
+
+    program = PROGRAMS["B"].__class__(call, ())
+    shapes = ((3, 2, 4), (1, 2, 4), (1, 2, 4), (100,))
+    kernel = program.kernel("bfloat16", shapes, "/device:GPU:0")
+    row = row_for(kernel, Machine("GPU"))
+    assert row is not None and row.name == "R"
+    half = program.kernel("float16", shapes, "/device:GPU:0")
+    assert row_for(half, Machine("GPU")) is None
+
+
+def test_a_fused_op_is_looked_up_by_its_product() -> None:
+    assert known_wrong.may_be_wrong("_FusedConv2D")
+    assert not known_wrong.may_be_wrong("_FusedMatMul")

@@ -1,0 +1,180 @@
+"""What the pass is told of kernels: by the table, by earlier checks, by new ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from grappler_pass.costs import DeviceProfile
+from grappler_pass.fork_safety import renewed_lock
+from grappler_pass.graph.type_slots import ABSENT_GPU
+from grappler_pass.kernels.kernel import Kernel
+from grappler_pass.kernels.known_wrong import Machine, row_for
+from tf_amp import _tensorflow_private as private
+from tf_amp.checking import running
+from tf_amp.checking.outcomes import Outcomes, outcomes_of
+from tf_amp.config import arithmetic_variables, devices
+from tf_amp.config.amp_config import CHECK, AmpConfig
+from tf_amp.config.counts import counted
+from tf_amp.measuring.sandbox import memory
+from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
+
+# Of one graph.
+_LIMIT_SECONDS = {"CPU": 3.0, "GPU": 5.0}
+# A check that takes so much longer than it may is given up.
+_PATIENCE_SECONDS = 60.0
+_LONGEST_SECONDS = 3600.0
+_lock = renewed_lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownKernels:
+    """What is known of kernels without running any; of the pass's `Kernels`.
+
+    Attributes:
+      machines: by type of device.
+      outcomes: of earlier checks, by type of device; none of a device planned for.
+      is_off: whether checks are switched off.
+    """
+
+    machines: Mapping[str, Machine]
+    outcomes: Mapping[str, Outcomes] = dataclasses.field(default_factory=dict)
+    is_off: bool = False
+
+    def fault(self, kernel: Kernel, *, compiled: bool) -> str:
+        """Return why a kernel may not be used; "" where nothing is known against it."""
+        machine = self.machines.get(kernel.device_type)
+        row = row_for(kernel, machine, compiled=compiled) if machine else None
+        if row is not None:
+            return f"{row.name}, {row.where}: {row.wrong}"
+        known = self.outcomes.get(kernel.device_type)
+        return "" if compiled or known is None else known.fault(kernel.key)
+
+    def check(self, kernels: Sequence[Kernel]) -> bool:
+        """Run nothing."""
+        return False
+
+    def unchecked(self, kernels: Sequence[Kernel]) -> str:
+        """Say how many kernels were not checked; "" where all were, or none can be."""
+        missing = list(self._missing(kernels))
+        if not missing:
+            return ""
+        why = f" ({CHECK}=off)" if self.is_off else ""
+        return f"{counted(len(missing), 'kernel')} not checked{why}"
+
+    def _missing(self, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+        """Yield the kernels of this machine that have not been checked."""
+        for kernel in kernels:
+            known = self.outcomes.get(kernel.device_type)
+            if known is not None and kernel.key not in known:
+                yield kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedKernels(KnownKernels):
+    """Kernels that are run before a plan first uses them.
+
+    Attributes:
+      is_limited: whether the checks of one graph have a limit of time.
+    """
+
+    is_limited: bool = True
+
+    def check(self, kernels: Sequence[Kernel]) -> bool:
+        """Run kernels that were not checked, the small ones first.
+
+        Returns:
+          Whether any of them is wrong.
+        """
+        missing = [kernel for kernel in self._missing(kernels) if kernel.is_whole]
+        if not missing:
+            return False
+        limits = (_LIMIT_SECONDS.get(each.device_type, 0.0) for each in missing)
+        seconds = max(limits) if self.is_limited else math.inf
+        ordered = sorted(missing, key=running.bytes_of)
+        patience = min(seconds, _LONGEST_SECONDS) + _PATIENCE_SECONDS
+
+        def work(stops: Callable[[], bool]) -> bool:
+            return self._run(ordered, time.monotonic() + seconds, stops)
+
+        with _lock:
+            try:
+                return run_in_own_thread(work, patience)
+            except StuckError as error:
+                logging.warning("kernels are used unchecked: %s", error)
+                return False
+
+    def _run(
+        self, kernels: Sequence[Kernel], end: float, stops: Callable[[], bool]
+    ) -> bool:
+        found: dict[str, dict[str, str]] = {}
+        for kernel in kernels:
+            if stops() or time.monotonic() > end:
+                break
+            if running.bytes_of(kernel) > memory.most_bytes(kernel.device_type):
+                continue
+            fault = _fault_of(kernel)
+            if fault is not None:
+                found.setdefault(kernel.device_type, {})[kernel.key] = fault
+        for device_type, faults in found.items():
+            self.outcomes[device_type].add(faults)
+        return any(any(faults.values()) for faults in found.values())
+
+
+def _fault_of(kernel: Kernel) -> str | None:
+    """Return what is wrong with a kernel, "" if nothing; None if it does not run."""
+    try:
+        return running.fault_in(kernel)
+    except (tf.errors.OpError, ValueError) as error:
+        logging.info("%s was not checked: %s", kernel.op, error)
+        return None
+
+
+def kernels_of_profile(profile: DeviceProfile) -> KnownKernels:
+    """Return what is known of the kernels of a device that need not be present."""
+    machine = Machine(profile.kind.upper(), profile.flags, profile.threads)
+    return KnownKernels(dict.fromkeys(("CPU", "GPU", ABSENT_GPU), machine))
+
+
+def kernels_here(config: AmpConfig) -> KnownKernels:
+    """Return what is known of the kernels of the devices that are present."""
+    present = {device.device_type: device for device in devices.present_devices()}
+    return KnownKernels(
+        machines={kind: _machine(kind) for kind in present},
+        outcomes={
+            kind: outcomes_of(_machine_text(device), config.cache_dir)
+            for kind, device in present.items()
+        },
+        is_off=not config.check,
+    )
+
+
+def with_checks(known: KnownKernels, config: AmpConfig) -> KnownKernels:
+    """Return kernels that are run before their first use, unless that is off."""
+    if known.is_off or not known.outcomes:
+        return known
+    is_limited = config.tune != "off" and not private.is_determinism_enabled()
+    return CheckedKernels(known.machines, known.outcomes, is_limited=is_limited)
+
+
+def _machine(device_type: str) -> Machine:
+    if device_type != "CPU":
+        return Machine(device_type)
+    key = devices.cpu_key()
+    return Machine("CPU", key.flags, key.threads, key.onednn)
+
+
+def _machine_text(device: devices.Device) -> str:
+    """Return all that decides which kernels run on a device, for its file."""
+    if device.device_type == "CPU":
+        # The instruction sets decide, not who has made them.
+        place = str(devices.cpu_key()._replace(model="CPU"))
+    else:
+        place = devices.cost_key(device)
+    build = f"TensorFlow {tf.version.VERSION} {tf.version.GIT_VERSION}"
+    return ", ".join(filter(None, (place, build, arithmetic_variables.of_kernels())))

@@ -1,0 +1,202 @@
+"""Run one kernel in float32 and in 16 bits, and hold the two against each other.
+
+Integers in -2..2 and ones are exact in 16 bits, and so are their sums of products in
+float32: each element may be off by one rounding of the result. Memory is filled with
+NaN before, since some kernels leave parts of their result as they find it. What is
+inexact on any data may have no slice along an axis with an error above a tenth of the
+whole. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.eligibility.fused_ops import cast_node, split_fused
+from grappler_pass.graph.shapes import proto_from_shape, static
+from grappler_pass.graph.type_slots import FLOAT32, TypeSlot
+from grappler_pass.kernels.kernel import Kernel, Operand
+from grappler_pass.kernels.needs_check import is_exact
+from grappler_pass.rewriting.apply import retype
+from tf_amp import _tensorflow_private as private
+
+_FLOAT32, _LOW = "float32", "low"
+# Half the distance of neighboring numbers, as a share, and what is finite at most.
+_ROUNDING = {types_pb2.DT_BFLOAT16: 2.0**-8, types_pb2.DT_HALF: 2.0**-11}
+_LARGEST = {types_pb2.DT_BFLOAT16: 3.3e38, types_pb2.DT_HALF: 65504.0}
+_SLACK = 1.01
+# Of the square of the whole result's, the mean square error of a slice.
+_MOST_ERROR = 0.01
+# A prime, so that no axis has the same numbers all along.
+_PATTERN = 65521
+# What a kernel works with has other sizes than its result.
+_DIRTY_BYTES = tuple(1 << power for power in range(9, 21))
+
+
+class Draw(NamedTuple):
+    """How a kernel came out on some data.
+
+    Attributes:
+      wrong: elements, or slices, that are off.
+      total: of how many.
+      error: norm of what the result is off by, as a share of the result's.
+    """
+
+    wrong: int
+    total: int
+    error: float
+
+
+def bytes_of(kernel: Kernel) -> int:
+    """Return what running it takes in memory, roughly: operands, results, the rest."""
+    shapes = (*(each.shape for each in kernel.operands), *kernel.results)
+    return sum(16 * math.prod(size or 1 for size in shape or ()) for shape in shapes)
+
+
+def fault_in(kernel: Kernel) -> str:
+    """Return what is wrong with a kernel all of whose sizes are known; "" if nothing.
+
+    Raises:
+      tf.errors.OpError: it cannot be run in float32 or in 16 bits.
+      ValueError: TensorFlow cannot import it.
+    """
+    for draw in _draws(kernel):
+        if draw.wrong:
+            return f"{draw.wrong} of {draw.total} off, by {draw.error:.2g} of the norm"
+    return ""
+
+
+def _draws(kernel: Kernel) -> Iterator[Draw]:
+    """Yield how a kernel comes out on integers, then on ones."""
+    graph = tf.Graph()
+    with graph.as_default(), graph.device(f"/device:{kernel.device_type}:0"):
+        tf.graph_util.import_graph_def(_both(kernel), name="")
+        results = [graph.get_tensor_by_name(f"{n}:0") for n in (_FLOAT32, _LOW)]
+        judged = _exactly(kernel, *results) if is_exact(kernel) else _slices(*results)
+        dirt = tf.compat.v1.placeholder(results[1].dtype, [])
+        dirtied = [tf.reduce_max(tf.fill([n], dirt)) for n in _dirty_counts(kernel)]
+    fed = [str(i) for i, each in enumerate(kernel.operands) if each.values is None]
+    feeds = [graph.get_tensor_by_name(f"{name}:0") for name in fed]
+    shapes = [static(kernel.operands[int(name)].shape) or () for name in fed]
+    with tf.compat.v1.Session(graph=graph, config=_config()) as session:
+        run = session.make_callable(judged, feeds)
+        dirty = session.make_callable(dirtied, [dirt])
+        for values in (_INTEGERS, _ONES):
+            arrays = [np.resize(values, shape) for shape in shapes]
+            dirty(math.nan)
+            yield Draw(*(each.item() for each in run(*arrays)))
+
+
+def _config() -> Any:
+    """Return the program's own configuration, Grappler on for the smallest graphs."""
+    config = private.session_config()
+    config.graph_options.Clear()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    config.allow_soft_placement = False
+    # The threads that all Sessions share may all be waiting for what is run here.
+    config.use_per_session_threads = True
+    return config
+
+
+def _integers() -> npt.NDArray[np.float32]:
+    random = np.random.default_rng(0)
+    return random.integers(-2, 3, _PATTERN).astype(np.float32)
+
+
+_INTEGERS, _ONES = _integers(), np.ones(_PATTERN, np.float32)
+
+
+def _dirty_counts(kernel: Kernel) -> Iterable[int]:
+    sizes = (math.prod(size or 1 for size in shape or ()) for shape in kernel.results)
+    return (*sizes, *(size // 2 for size in _DIRTY_BYTES))
+
+
+def _both(kernel: Kernel) -> GraphDef:
+    """Return a graph that computes a kernel in float32 and as the pass makes it."""
+    graph_def = GraphDef()
+    device = f"/device:{kernel.device_type}:0"
+    for position, operand in enumerate(kernel.operands):
+        graph_def.node.append(_source(str(position), operand))
+    float32 = NodeDef()
+    float32.CopyFrom(kernel.proto)
+    float32.name, float32.device = _FLOAT32, device
+    low = NodeDef()
+    low.CopyFrom(float32)
+    low.name = _LOW
+    for position, operand in enumerate(kernel.operands):
+        if operand.is_low:
+            types = (FLOAT32, kernel.low_dtype)
+            cast = cast_node(f"{_LOW}_{position}", str(position), types, float32)
+            low.input[position] = cast.name
+            graph_def.node.append(cast)
+    retype(low, [TypeSlot(_LOW, *slot) for slot in kernel.low_slots], kernel.low_dtype)
+    graph_def.node.append(float32)
+    graph_def.node.extend(
+        split_fused(
+            low,
+            kernel.low_dtype,
+            lambda name: name,
+            has_flat_bias=_has_flat_bias(kernel),
+            product_alone=kernel.product_alone,
+        )
+    )
+    return graph_def
+
+
+def _has_flat_bias(kernel: Kernel) -> bool:
+    operands = kernel.operands
+    return len(operands) > 2 and len(operands[2].shape or ()) == 1
+
+
+def _source(name: str, operand: Operand) -> NodeDef:
+    if operand.values is None:
+        node = NodeDef(name=name, op="Placeholder")
+        node.attr["dtype"].type = operand.dtype
+        node.attr["shape"].shape.CopyFrom(proto_from_shape(operand.shape))
+        return node
+    node = NodeDef(name=name, op="Const")
+    values = np.array(operand.values, np.int32)
+    node.attr["dtype"].type = operand.dtype
+    node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(values))
+    return node
+
+
+def _exactly(kernel: Kernel, float32: tf.Tensor, low: tf.Tensor) -> list[tf.Tensor]:
+    """Return tensors of a `Draw` that counts elements off by more than roundings."""
+    count = 1 if kernel.product_alone else max(1, 1 + len(_fused(kernel)))
+    share = _SLACK * count * _ROUNDING[kernel.low_dtype]
+    size, result = tf.abs(float32), tf.cast(low, tf.float32)
+    off = result - float32
+    is_infinite = tf.abs(result) > _LARGEST[kernel.low_dtype]
+    overflows = size * (1 + share) >= _LARGEST[kernel.low_dtype]
+    is_right = (tf.abs(off) <= share * size) | (is_infinite & overflows)
+    wrong = tf.math.count_nonzero(~is_right)
+    return [wrong, tf.size(off), tf.norm(off) / tf.norm(float32)]
+
+
+def _fused(kernel: Kernel) -> list[bytes]:
+    attrs = kernel.proto.attr
+    return list(attrs["fused_ops"].list.s) if "fused_ops" in attrs else []
+
+
+def _slices(float32: tf.Tensor, low: tf.Tensor) -> list[tf.Tensor]:
+    """Return tensors of a `Draw` that counts slices along any axis that are off."""
+    square = tf.square(tf.cast(low, tf.float32) - float32)
+    most = _MOST_ERROR * tf.reduce_mean(tf.square(float32))
+    axes = range(len(float32.shape))
+    means = [tf.reduce_mean(square, [a for a in axes if a != axis]) for axis in axes]
+    wrong = [tf.math.count_nonzero(~(each <= most)) for each in means]
+    return [
+        tf.add_n(wrong),
+        sum(tf.size(each) for each in means),
+        tf.sqrt(tf.reduce_sum(square)) / tf.norm(float32),
+    ]
