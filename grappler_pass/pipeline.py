@@ -23,7 +23,7 @@ from grappler_pass.fusions.stage import fuse, keep_weights
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
-from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.graph.view import Item
 from grappler_pass.planning import checked_kernels
 from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import color_slots
@@ -62,7 +62,7 @@ Observer = Callable[[str, Draft, float], None]
 
 
 def _view(draft: Draft) -> Draft:
-    view = GraphView.from_graph_def(draft.graph_def, draft.item)
+    view = draft.view_of(draft.graph_def)
     return dataclasses.replace(draft, view=view, given=draft.graph_def)
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.eligibility.propagation import Constraints, constrain
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import SlotTable
@@ -80,9 +81,8 @@ def color(
 ) -> Colored:
     """Run propagation on a graph; `fetch` and `feed` are names with spaces between."""
     graph_def = graph_from_text(graph) if isinstance(graph, str) else graph
-    view = GraphView.from_graph_def(
-        graph_def, Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
-    )
+    item = Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
+    view = GraphView.from_graph_def(graph_def, item, Home("CPU"))
     constraints = constrain(
         view,
         _shapes_of(graph_def),

@@ -10,6 +10,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.costs import DeviceProfile, OpCall, Price
 from grappler_pass.costs.database.probes import Probe
 from grappler_pass.fusions import RULES
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
@@ -43,7 +44,12 @@ def settings_of(
     low_dtype: str, level: str, *, seed: int = 0, **fields: object
 ) -> Settings:
     """Return settings with arbitrary prices; further fields as in `Settings`."""
-    given = {"models": {"CPU": ArbitraryPrices(seed)}, "fusions": RULES, **fields}
+    given = {
+        "models": {"CPU": ArbitraryPrices(seed)},
+        "fusions": RULES,
+        "home": Home("CPU"),
+        **fields,
+    }
     lists = OpLists.for_dtype(low_dtype)
     return Settings(low_dtype=low_dtype, lists=lists, opt_level=level, **given)
 

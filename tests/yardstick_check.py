@@ -10,6 +10,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import RULES
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.pipeline import Settings, optimize
@@ -50,6 +51,7 @@ class PlanKind:
             opt_level=self.level,
             margin=-1e9,
             fusions=RULES,
+            home=Home("CPU"),
         )
 
 

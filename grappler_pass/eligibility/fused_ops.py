@@ -20,7 +20,6 @@ from grappler_pass.eligibility.numerics.kernel_limits import (
 )
 from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
-from grappler_pass.graph.view import device_type_of
 
 
 class FusedPart(NamedTuple):
@@ -50,25 +49,28 @@ def parts_of(proto: NodeDef) -> tuple[FusedPart, ...]:
     return parts if is_known and is_whole else ()
 
 
-def needs_split(proto: NodeDef, low_dtype: int) -> bool:
+def needs_split(proto: NodeDef, low_dtype: int, device_type: str) -> bool:
     """Say whether a fused node has parts, but no kernel of its own in `low_dtype`."""
-    return bool(parts_of(proto)) and not _runs(proto.op, proto, low_dtype)
+    has_parts = bool(parts_of(proto))
+    return has_parts and not _runs(proto.op, proto, low_dtype, device_type)
 
 
-def can_split(proto: NodeDef, low_dtype: int, *, product_alone: bool = False) -> bool:
+def can_split(
+    proto: NodeDef, low_dtype: int, device_type: str, *, product_alone: bool = False
+) -> bool:
     """Return whether all parts of a fused node, or its first, have sound kernels."""
     parts = parts_of(proto)[: 1 if product_alone else None]
-    device = device_type_of(proto.device)
     return bool(parts) and all(
-        _runs(part.op, proto, low_dtype) and not is_imprecise(part.op, device)
+        _runs(part.op, proto, low_dtype, device_type)
+        and not is_imprecise(part.op, device_type)
         for part in parts
     )
 
 
-def _runs(op: str, proto: NodeDef, low_dtype: int) -> bool:
-    """Return whether an op has a kernel in 16 bits where a node is."""
-    types, device = (("T", low_dtype),), device_type_of(proto.device)
-    return admits(op, "T", low_dtype) and has_kernel(op, proto, types, device)
+def _runs(op: str, proto: NodeDef, low_dtype: int, device_type: str) -> bool:
+    """Return whether an op has a kernel in 16 bits, with a node's attributes."""
+    types = (("T", low_dtype),)
+    return admits(op, "T", low_dtype) and has_kernel(op, proto, types, device_type)
 
 
 def split_fused(
@@ -76,6 +78,7 @@ def split_fused(
     low_dtype: int,
     unused: Callable[[str], str],
     *,
+    device_type: str,
     has_flat_bias: bool,
     product_alone: bool = False,
 ) -> Sequence[NodeDef]:
@@ -88,11 +91,12 @@ def split_fused(
       proto: a node whose low slots are already retyped.
       low_dtype: DataType of the low side.
       unused: makes a node name unique.
+      device_type: that the node runs on.
       has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
         fused op also takes one of shape [1, 1, 1, channels].
       product_alone: whether what is fused behind stays float32, with a cast between.
     """
-    if not product_alone and not needs_split(proto, low_dtype):
+    if not product_alone and not needs_split(proto, low_dtype, device_type):
         return (proto,)
     parts = parts_of(proto)
     controls = [text for text in proto.input if text.startswith("^")]

@@ -14,7 +14,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import PASSING_OPS
 from grappler_pass.graph.op_traits import reserve_input, reserve_output, why_fixed
 from grappler_pass.graph.type_slots import NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
+from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.graph.walks import reached
 
 Groups = tuple[tuple[int, ...], ...]
@@ -93,7 +93,7 @@ def _own_port(node: Node) -> Port | None:
     attrs = node.proto.attr
     # Reading an absent key would create it.
     trains = "is_training" not in attrs or attrs["is_training"].b
-    if device_type_of(node.device) == "CPU" or not trains:
+    if node.device_type == "CPU" or not trains:
         return None
     left, taken = reserve_output(node.op), reserve_input(node.op)
     if left is not None:

@@ -36,7 +36,7 @@ from grappler_pass.graph.type_slots import (
     SlotTable,
     admits,
 )
-from grappler_pass.graph.view import GraphView, Node, device_type_of
+from grappler_pass.graph.view import GraphView, Node
 
 Refusals = Iterator[tuple[int, Reason]]
 
@@ -163,14 +163,15 @@ def _missing_kernels(case: RuleInput) -> Refusals:
     for node, own in case.nodes_with_slots:
         attrs = tuple([slots[slot].attr for slot in own])
         half_raises = kernel_limits.refuses_half(node.op, node.proto)
-        key = (node.op, node.device, attrs, half_raises)
+        key = (node.op, node.device_type, attrs, half_raises)
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
         alone = case.slots.has_float32_results(node.index)
         if not any(reasons) and not alone:
             continue
-        if can_split(node.proto, case.low_dtype, product_alone=alone):
+        low_dtype, device = case.low_dtype, node.device_type
+        if can_split(node.proto, low_dtype, device, product_alone=alone):
             continue
         part = _imprecise_part(case, node)
         none = Reason(Cause.NO_KERNEL, f"{node.op} as its product alone")
@@ -183,7 +184,7 @@ def _missing_kernels(case: RuleInput) -> Refusals:
 
 def _imprecise_part(case: RuleInput, node: Node) -> Reason | None:
     """Return why a fused node is not split whose parts all have kernels, if so."""
-    device = device_type_of(node.device)
+    device = node.device_type
     for part in parts_of(node.proto):
         if kernel_limits.is_imprecise(part.op, device):
             detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
@@ -195,7 +196,7 @@ def _kernel_reasons(
     case: RuleInput, node: Node, attrs: tuple[str, ...]
 ) -> Iterator[Reason | None]:
     """Yield what keeps each float32 attribute of a node from the low dtype."""
-    device = device_type_of(node.device)
+    device = node.device_type
     low_name = DTYPE_NAMES[case.low_dtype]
     admitted = [attr for attr in attrs if admits(node.op, attr, case.low_dtype)]
     # The attributes of a product change together, those of other ops alone.
@@ -220,7 +221,7 @@ def _fused_afterwards(case: RuleInput) -> Refusals:
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return
     for node, own in case.nodes_with_slots:
-        on_cpu = device_type_of(node.device) == "CPU"
+        on_cpu = node.device_type == "CPU"
         if on_cpu and kernel_limits.becomes_swish(case.view, node):
             reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
             yield from ((slot, reason) for slot in own)

@@ -162,7 +162,7 @@ def _channels(product: Node, graph: PricedGraph) -> int | None:
 def _only_reader(graph: PricedGraph, node: Node, ops: Collection[str]) -> Node | None:
     """Return what alone reads or waits for a node, if it is one of some ops."""
     reader = graph.only_reader(node, *ops)
-    if reader is None or reader.device != node.device:
+    if reader is None or reader.place != node.place:
         return None
     return reader if reader.proto.attr["T"].type == DT_FLOAT else None
 

@@ -74,7 +74,7 @@ def found(graph: PricedGraph) -> Iterator[Activation]:
         if not reshape or not shape or not _keeps_channels(graph, shape, reshape):
             continue
         nodes = _activation_behind(graph, reshape)
-        if not nodes or any(node.device != product.device for node in nodes):
+        if not nodes or any(node.place != product.place for node in nodes):
             continue
         if graph.may_change(product, reshape, *nodes):
             yield Activation(product, reshape, nodes, shape)

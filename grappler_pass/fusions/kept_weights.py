@@ -44,16 +44,10 @@ from grappler_pass.graph.op_table import (
 from grappler_pass.graph.op_traits import has_effects, is_random, why_fixed
 from grappler_pass.graph.shapes import proto_from_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOATING, signature_of
-from grappler_pass.graph.view import (
-    GraphView,
-    Node,
-    Port,
-    device_type_of,
-    port_text,
-)
+from grappler_pass.graph.view import GraphView, Node, Port, port_text
 from grappler_pass.kept_kernels import KEEP, KEPT, RECALL
 from grappler_pass.planning.draft import Settings
-from grappler_pass.pricing.seconds import NODE_SECONDS, Models
+from grappler_pass.pricing.seconds import NODE_SECONDS
 
 # What one variable, and one value of variables, takes in each call, in nodes.
 _NODES_PER_SOURCE, _NODES_PER_VALUE = 0.3, 1
@@ -90,17 +84,15 @@ class _Region:
       inner: nodes that compute with those alone, inputs first.
     """
 
-    def __init__(self, view: GraphView, models: Models) -> None:
-        """Find the region of a graph, given a cost model per type of device."""
+    def __init__(self, view: GraphView) -> None:
+        """Find the region of a graph."""
         self._view = view
-        # A node without a device may run on another than a CPU.
-        self._may_be_elsewhere = len(models) > 1
         self.sources: set[int] = set()
         self.inner: dict[int, None] = {}
         reads = unwritten_reads(view)
         for i in view.order:
             node = view.nodes[i]
-            if not self._is_here(node):
+            if not _is_here(node):
                 continue
             if i in reads and self._is_always_read(node):
                 self.sources.add(i)
@@ -110,12 +102,6 @@ class _Region:
                     self.sources.add(i)
                 else:
                     self.inner[i] = None
-
-    def _is_here(self, node: Node) -> bool:
-        if not node.device and self._may_be_elsewhere:
-            return False
-        is_remote = "/job:" in node.device and "/job:localhost" not in node.device
-        return device_type_of(node.device) == "CPU" and not is_remote
 
     def _is_always_read(self, node: Node) -> bool:
         """Return whether a variable's value is there in each call."""
@@ -132,14 +118,14 @@ class _Region:
         if node.name in view.item.untouchable or node.controls:
             return False
         operands = [view.nodes[port.node] for port in node.inputs]
-        known = [self._is_known(each, node.device) for each in operands]
+        known = [self._is_known(each, node.place) for each in operands]
         return all(known) and any(each.op not in CONSTANT_OPS for each in operands)
 
-    def _is_known(self, node: Node, device: str) -> bool:
+    def _is_known(self, node: Node, place: tuple[str, str]) -> bool:
         if node.op in CONSTANT_OPS:
             return all(i in self.sources or i in self.inner for i in node.controls)
         is_found = node.index in self.sources or node.index in self.inner
-        return is_found and node.device == device
+        return is_found and node.place == place
 
     def components(self) -> Iterator[tuple[int, ...]]:
         """Yield the nodes that compute with each other's results, inputs first."""
@@ -151,6 +137,12 @@ class _Region:
             for port in self._view.nodes[i].inputs
         ]
         return (tuple(inner[n] for n in group) for group in connected(pairs))
+
+
+def _is_here(node: Node) -> bool:
+    """Return whether a node runs on a CPU of this machine."""
+    is_remote = "/job:" in node.device and "/job:localhost" not in node.device
+    return node.device_type == "CPU" and not is_remote
 
 
 def _is_pure(node: Node) -> bool:
@@ -165,9 +157,9 @@ def is_wanted(settings: Settings) -> bool:
     return is_chosen and not settings.fuses
 
 
-def ports_of_variables(view: GraphView, models: Models) -> frozenset[Port]:
+def ports_of_variables(view: GraphView) -> frozenset[Port]:
     """Return what hangs on variables alone and can be kept, before types are chosen."""
-    region = _Region(view, models)
+    region = _Region(view)
     nodes = (*region.sources, *region.inner)
     return frozenset(port for i in nodes for port in view.output_ports(i))
 
@@ -179,7 +171,7 @@ def weights_of(view: GraphView, settings: Settings) -> frozenset[Port]:
     products = PRODUCT_OPS | RECURRENT_OPS
     return frozenset(
         port
-        for port in ports_of_variables(view, settings.models)
+        for port in ports_of_variables(view)
         if any(view.nodes[r.node].op in products for r in view.readers(port))
     )
 
@@ -193,7 +185,7 @@ def found(graph: PricedGraph) -> list[Kept]:
     Returns:
       What saves time is better kept than computed.
     """
-    region = _Region(graph.view, graph.models)
+    region = _Region(graph.view)
     drafts = (_kept(graph, region, nodes) for nodes in region.components())
     priced = [_priced(each, graph) for each in drafts if each]
     if sum(each.seconds for each in priced) > _LEAST_RATIO * _CALL_SECONDS:

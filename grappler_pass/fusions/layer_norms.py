@@ -28,7 +28,7 @@ from grappler_pass.fusions.passes import PricedGraph, other_operand
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import attr_of, kernel_exists
-from grappler_pass.graph.view import Node, Port, device_type_of, port_text
+from grappler_pass.graph.view import Node, Port, port_text
 
 KERNEL = "_MklLayerNorm"
 _MOST_AXES = 3
@@ -79,10 +79,9 @@ def found(graph: PricedGraph) -> Iterator[Normalization]:
     """Yield the normalizations that the kernel takes."""
     types = (("T", int(DT_FLOAT)),)
     for node in graph.view.nodes:
-        device = device_type_of(node.device)
-        if node.op != "Rsqrt" or device != "CPU":
+        if node.op != "Rsqrt" or node.device_type != "CPU":
             continue
-        if not kernel_exists(KERNEL, types, device):
+        if not kernel_exists(KERNEL, types, node.device_type):
             return
         try:
             each = _around(graph, node)
@@ -107,7 +106,7 @@ def _around(graph: PricedGraph, rsqrt: Node) -> Normalization:
     _check(set(shifted.inputs) == {Port(negated.index, 0), Port(scale.index, 0)})
     _check(set(scaled.inputs) == {x, Port(scale.index, 0)})
     nodes = (*inner, *sums)
-    _check(all(node.device == rsqrt.device for node in nodes))
+    _check(all(node.place == rsqrt.place for node in nodes))
     _check(all(node.proto.attr["T"].type == DT_FLOAT for node in nodes))
     _check(not any(graph.view.control_readers(node.index) for node in nodes[:-1]))
     for node, readers in ((mean, (difference, negated)), (scale, (shifted, scaled))):

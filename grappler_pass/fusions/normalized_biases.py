@@ -82,7 +82,7 @@ def _bias_of(norm: Node, graph: PricedGraph) -> NormalizedBias | None:
     is_fused = [part.op for part in parts_of(biased.proto)][1:] == ["BiasAdd"]
     if not is_fused and biased.op != "BiasAdd":
         return None
-    if biased.device != norm.device or _layout(biased) != layout:
+    if biased.place != norm.place or _layout(biased) != layout:
         return None
     bias = biased.inputs[2 if is_fused else 1]
     shape = graph.shape(bias)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Set
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
-from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
+from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.seconds import NODE_SECONDS, Models
 
 
@@ -49,7 +49,7 @@ class PricedGraph:
 
     def model(self, node: Node) -> CostModel:
         """Return the cost model of a node's device."""
-        return self.models.get(device_type_of(node.device)) or self.models["CPU"]
+        return self.models.get(node.device_type) or self.models["CPU"]
 
     def pass_seconds(
         self, node: Node, op: str, shape: Shape | None, other: Shape | None = None

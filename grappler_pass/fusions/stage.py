@@ -23,7 +23,7 @@ from grappler_pass.fusions.new_nodes import with_new_nodes
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Node, Port
 from grappler_pass.planning.draft import FORCED, PRICED, Draft, Settings
 from grappler_pass.planning.plan import Cause, Fusion, Reason
 
@@ -76,7 +76,7 @@ def keep_weights(draft: Draft) -> Draft:
     settings = draft.settings
     if not kept_weights.is_wanted(settings) or draft.shapes is None:
         return draft
-    view = GraphView.from_graph_def(draft.rewritten, draft.item)
+    view = draft.view_of(draft.rewritten)
     graph = PricedGraph(view, draft.shapes, settings.models)
     found = kept_weights.found(graph)
     seconds = [(view.nodes[each.nodes[0]], each.seconds) for each in found]
@@ -121,7 +121,7 @@ def _with_rewrites(
 def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
     models, kept = draft.settings.models, frozenset[Port]()
     if rule == CHANNEL_SCALES and kept_weights.is_wanted(draft.settings):
-        kept = kept_weights.ports_of_variables(draft.view, models)
+        kept = kept_weights.ports_of_variables(draft.view)
     graph = PricedGraph(draft.view, draft.shapes, models, kept)
     why_off = _why_off(rule, draft.settings)
     found = [(each, module.seconds(each, graph)) for each in module.found(graph)]
@@ -135,6 +135,6 @@ def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
     return dataclasses.replace(
         draft,
         graph_def=graph_def,
-        view=GraphView.from_graph_def(graph_def, draft.item),
+        view=draft.view_of(graph_def),
         shapes=shapes,
     )

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes, kernels, op_def_registry
 
-from grappler_pass.graph.view import GraphView
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import GraphView
 
 FLOAT32 = types_pb2.DT_FLOAT
 DTYPE_NAMES = {

@@ -7,7 +7,6 @@ another graph builds a new one (`rewriting`).
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.device_types import DeviceError, Home, device_type_at
 from grappler_pass.graph.loops import Frame, frames_of
 from grappler_pass.graph.op_table import MERGE_OPS, NEXT_ITERATION_OPS
 from grappler_pass.graph.walks import reached
@@ -78,6 +78,26 @@ class Node:
     inputs: tuple[Port, ...]
     controls: tuple[int, ...]
     proto: NodeDef
+    _device_type: str
+
+    @property
+    def device_type(self) -> str:
+        """The type of device that it runs on: "CPU", "GPU", ...
+
+        Raises:
+          DeviceError: it names no device, and the view was made without a home.
+        """
+        if not self._device_type:
+            raise DeviceError(
+                f"node {self.name!r} names no device, and its graph was viewed without "
+                "a home: make the GraphView with the Home of its program."
+            )
+        return self._device_type
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its device as the graph says it, and the type of that."""
+        return self.device, self.device_type
 
     @property
     def sources(self) -> list[int]:
@@ -104,8 +124,15 @@ class GraphView:
     _control_readers: Mapping[int, tuple[int, ...]]
 
     @classmethod
-    def from_graph_def(cls, graph_def: GraphDef, item: Item | None = None) -> GraphView:
-        """Index `graph_def`, which stays unchanged and must outlive the view.
+    def from_graph_def(
+        cls, graph_def: GraphDef, item: Item | None = None, home: Home | None = None
+    ) -> GraphView:
+        """Index a graph.
+
+        Args:
+          graph_def: stays unchanged and must outlive the view.
+          item: what the caller relies on.
+          home: where nodes run that name no device; None: they must not be asked.
 
         Raises:
           GraphError: a name is used twice, an input names no node, or there is a
@@ -117,7 +144,8 @@ class GraphView:
             ((repeated, _),) = counts.most_common(1)
             raise GraphError(f"two nodes are called {repeated!r}")
         nodes = tuple(
-            _node_from_proto(i, proto, index) for i, proto in enumerate(graph_def.node)
+            _node_from_proto(i, proto, index, home)
+            for i, proto in enumerate(graph_def.node)
         )
         readers, control_readers = _index_readers(nodes)
         return cls(
@@ -215,15 +243,9 @@ def split_input(name: str) -> tuple[str, int]:
     return node, int(output)
 
 
-@functools.lru_cache(maxsize=1024)
-def device_type_of(device: str) -> str:
-    """Return "GPU", "CPU", ... for a device string; a blank one counts as CPU."""
-    parts = device.rpartition("/")[2].upper().split(":")
-    found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
-    return "CPU" if found in ("", "*", "JOB", "REPLICA", "TASK") else found
-
-
-def _node_from_proto(i: int, proto: NodeDef, index: Mapping[str, int]) -> Node:
+def _node_from_proto(
+    i: int, proto: NodeDef, index: Mapping[str, int], home: Home | None
+) -> Node:
     inputs: list[Port] = []
     controls: list[int] = []
     for text in proto.input:
@@ -236,7 +258,14 @@ def _node_from_proto(i: int, proto: NodeDef, index: Mapping[str, int]) -> Node:
         else:
             inputs.append(Port(source, output))
     return Node(
-        i, proto.name, proto.op, proto.device, tuple(inputs), tuple(controls), proto
+        i,
+        proto.name,
+        proto.op,
+        proto.device,
+        tuple(inputs),
+        tuple(controls),
+        proto,
+        device_type_at(proto, home),
     )
 
 

@@ -15,7 +15,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.fusions import root_of
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
+from grappler_pass.graph.view import GraphView, Node, Port
 
 # Stands for a batch whose size the graph leaves open.
 OPEN_BATCH = 32
@@ -131,7 +131,7 @@ def kernel_of(
     results = shapes.get(node.name, ())
     return Kernel(
         proto=_plain(node),
-        device_type=device_type_of(node.device),
+        device_type=node.device_type,
         low_dtype=low_dtype,
         low_slots=tuple((slots.slots[s].attr, slots.slots[s].index) for s in own),
         operands=tuple(

@@ -12,10 +12,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.costs.database.probes import Probe
 from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
-from grappler_pass.graph.view import GraphView, Item, Port, device_type_of
+from grappler_pass.graph.view import GraphView, Item, Port
 from grappler_pass.kernels.kernel import Kernels
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.plan import Cause, Fusion, Plan
@@ -39,17 +40,14 @@ class Stake(NamedTuple):
     Attributes:
       probe: what to measure.
       seconds: of the step that could be lost by a wrong price.
+      device_type: the type of device whose price it is.
       device: that it runs on, as the graph says it; "" where TensorFlow chooses.
     """
 
     probe: Probe
     seconds: float
+    device_type: str
     device: str = ""
-
-    @property
-    def device_type(self) -> str:
-        """The type of device whose price it is."""
-        return device_type_of(self.device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +146,7 @@ class Settings:
         what the node writes; 0: exact ties stay float32.
       fuses: whether a compiler fuses elementwise ops and casts with their neighbors, as
         XLA does.
+      home: where nodes run that name no device; None: all of them name one.
       tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
       memory: knows plans that are not to be made anew; None: all are.
       fusions: names of the rewrites beside types, of `fusions.RULES`.
@@ -168,6 +167,7 @@ class Settings:
     margin: float = DEFAULT_MARGIN
     tie: float = DEFAULT_TIE
     fuses: bool = False
+    home: Home | None = None
     tuner: Tuner | None = None
     memory: PlanMemory | None = None
     fusions: tuple[str, ...] = ()
@@ -222,6 +222,10 @@ class Draft:
     def low_dtype(self) -> int:
         """The low dtype as a DataType enum."""
         return int(DTYPE_ENUMS[self.settings.low_dtype])
+
+    def view_of(self, graph_def: GraphDef) -> GraphView:
+        """Return a view of the graph, or of what has become of it."""
+        return GraphView.from_graph_def(graph_def, self.item, self.settings.home)
 
     @property
     def has_candidates(self) -> bool:

@@ -27,10 +27,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.costs.database.probes import cast_probe
+from grappler_pass.costs.database.probes import Probe, cast_probe
 from grappler_pass.costs.errors import COMMON_VARIANCE, SURE
 from grappler_pass.graph.shapes import known_shape
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import GraphView, Node
 from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
     CastTerm,
@@ -214,22 +214,26 @@ def _node_stakes(
             continue
         seconds = error * float32 + low_error * low
         if seconds > 0.0:
-            yield Stake(probe, seconds, draft.view.nodes[node].device)
+            yield _stake(probe, seconds, draft.view.nodes[node])
 
 
 def _level_stakes(draft: Draft) -> Iterator[Stake]:
     """Yield of each op priced by a profile alone the call that takes longest."""
     prices, nodes = draft.prices, draft.view.nodes
-    of_op: dict[tuple[str, str], list[int]] = {}
+    of_op: dict[tuple[str, str, str], list[int]] = {}
     for node, source in enumerate(prices.sources):
         if prices.probes[node] is not None and source in ("profile", "roofline"):
-            key = (nodes[node].op, nodes[node].device)
+            key = (nodes[node].op, *nodes[node].place)
             of_op.setdefault(key, []).append(node)
-    for (_, device), alike in of_op.items():
+    for alike in of_op.values():
         probe = prices.probes[max(alike, key=lambda node: prices.float32[node])]
         seconds = sum(prices.errors[n][0] * prices.float32[n] for n in alike)
         if probe is not None and seconds > 0.0:
-            yield Stake(probe, seconds, device)
+            yield _stake(probe, seconds, nodes[alike[0]])
+
+
+def _stake(probe: Probe, seconds: float, node: Node) -> Stake:
+    return Stake(probe, seconds, node.device_type, node.device)
 
 
 def _cast_stakes(
@@ -249,7 +253,7 @@ def _cast_stakes(
             continue
         shape = known_shape(draft.shapes, draft.view, port)
         elements = TensorSpec(shape, "float32").elements
-        device = draft.view.nodes[port.node].device
+        node = draft.view.nodes[port.node]
         up, down = prices.up.get(port, 0.0), prices.down.get(port, 0.0)
         for seconds, low, high, types in (
             (up, {producer}, readers, (low_dtype, "float32")),
@@ -257,7 +261,7 @@ def _cast_stakes(
         ):
             if seconds > 0.0 and _may_be_low(low, bounds) and _may_stay(high, bounds):
                 probe = cast_probe(elements, *types)
-                yield Stake(probe, error * seconds, device)
+                yield _stake(probe, error * seconds, node)
 
 
 def _may_be_low(variables: Iterable[int], bounds: Bounds) -> bool:

@@ -27,7 +27,7 @@ from grappler_pass.graph.type_slots import (
     SlotTable,
     dtype_name,
 )
-from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
+from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.probing import probe_of
 
 # PCI Express 3.0 with 16 lanes, as sustained in practice: NVIDIA's bandwidthTest
@@ -186,7 +186,7 @@ class Pricer:
 
     def model(self, node: Node) -> CostModel:
         """Return the model of the device that a node runs on."""
-        return self._models.get(device_type_of(node.device)) or self._models["CPU"]
+        return self._models.get(node.device_type) or self._models["CPU"]
 
     def spec(self, port: Port) -> TensorSpec:
         """Return shape and present dtype of a tensor; of a handle, the variable's."""
@@ -215,7 +215,7 @@ class Pricer:
 
     def _fused_operand(self, node: Node) -> int | None:
         """Return which operand a node will be one kernel with; None of none."""
-        if node.op not in _FUSED_OPS or device_type_of(node.device) != "CPU":
+        if node.op not in _FUSED_OPS or node.device_type != "CPU":
             return None
         is_sum_of_two = node.op in ADDITION_OPS and len(node.inputs) == 2
         positions = (0, 1) if is_sum_of_two else (0,)
@@ -305,12 +305,12 @@ class Pricer:
         that 16 bits cross the wire whichever end is low.
         """
         view, slots = self._view, self._slots
-        if len({node.device for node in view.nodes}) == 1:
+        if len({node.place for node in view.nodes}) == 1:
             return
         for node in view.nodes:
             for port in view.output_ports(node.index):
-                devices = {view.nodes[r.node].device for r in view.readers(port)}
-                crossings = len(devices - {node.device})
+                places = {view.nodes[r.node].place for r in view.readers(port)}
+                crossings = len(places - {node.place})
                 if not crossings or slots.output_dtype(*port) != FLOAT32:
                     continue
                 seconds = 4 * self.spec(port).elements / TRANSFER_BYTES_PER_SECOND

@@ -75,6 +75,7 @@ def _rewritten(draft: Draft) -> GraphDef:
                     copy,
                     low_dtype,
                     names.unused,
+                    device_type=node.device_type,
                     has_flat_bias=_has_flat_bias(view, node, draft.shapes),
                     product_alone=slots.has_float32_results(node.index),
                 )

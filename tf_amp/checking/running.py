@@ -145,6 +145,7 @@ def _both(kernel: Kernel) -> GraphDef:
             low,
             kernel.low_dtype,
             lambda name: name,
+            device_type=kernel.device_type,
             has_flat_bias=_has_flat_bias(kernel),
             product_alone=kernel.product_alone,
         )

@@ -23,8 +23,8 @@ from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.database.price_list import Measured
 from grappler_pass.costs.database.probes import MEASURED_DTYPE, Probe
 from grappler_pass.costs.work.op_classes import GATHER
+from grappler_pass.graph.device_types import device_type_of
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.view import device_type_of
 from tf_amp.measuring.op_timing import (
     Chain,
     TimingGraph,

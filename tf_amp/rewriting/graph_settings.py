@@ -32,15 +32,22 @@ if TYPE_CHECKING:
 
 
 def settings_for(
-    scope: Scope, graph_def: Any, shapes: Callable[[], Shapes] = dict
+    scope: Scope,
+    graph_def: Any,
+    shapes: Callable[[], Shapes] = dict,
+    device_type: str | None = None,
 ) -> Settings:
     """Return the settings of a scope for a graph, by the devices that it runs on.
 
-    Shapes are inferred only if something is to be measured.
+    Args:
+      scope: whose settings they are.
+      graph_def: the graph.
+      shapes: infers its shapes; only if something is to be measured.
+      device_type: of its home; None: the nodes' devices say it.
     """
     from tf_amp.measuring.fingerprint import digest_of_products
 
-    device_type = target_device_type(graph_def)
+    device_type = device_type or target_device_type(graph_def)
     chosen = settings_from_config(scope.rewriting, device_type)
 
     def graph() -> Hashable:
@@ -97,16 +104,24 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         kernels = known.kernels_here(config)
     else:
         kernels = known.kernels_of_profile(choice.profiles[0][1])
-    return settings_with_models(config, choice.low_dtype, models, kernels)
+    return settings_with_models(
+        config, choice.low_dtype, models, device_type=device_type, kernels=kernels
+    )
 
 
 def settings_with_models(
     config: AmpConfig,
     low_dtype: str,
     models: Mapping[str, CostModel],
+    *,
+    device_type: str,
     kernels: Kernels,
 ) -> Settings:
-    """Return what a configuration says of rewrites to one type at given prices."""
+    """Return what a configuration says of rewrites to one type at given prices.
+
+    What names no device runs on one of the given type, if there is a kernel for it.
+    """
+    from grappler_pass.graph.device_types import Home
     from grappler_pass.pipeline import Settings
 
     return Settings(
@@ -118,6 +133,7 @@ def settings_with_models(
         tie=config.tie,
         ranges=_unsafe_nodes(config.ranges, low_dtype),
         fusions=config.fuse,
+        home=Home(device_type),
         kernels=kernels,
     )
 

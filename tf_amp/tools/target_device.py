@@ -12,7 +12,7 @@ import dataclasses
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
-from grappler_pass.graph.type_slots import ABSENT_GPU, has_kernels_for
+from grappler_pass.graph import type_slots
 from grappler_pass.pipeline import Settings
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp.checking import known
@@ -39,7 +39,7 @@ class Target:
         """The type that graphs are placed on while they are planned."""
         if self.profile.kind != "gpu":
             return "CPU"
-        return "GPU" if has_kernels_for("GPU") else ABSENT_GPU
+        return "GPU" if type_slots.has_kernels_for("GPU") else type_slots.ABSENT_GPU
 
     @property
     def kernels(self) -> str:
@@ -52,18 +52,19 @@ class Target:
         """Return what the pass is given for every graph that is planned."""
         graph_settings.check_config(config)
         model = CostModel(self.profile)
-        models = {"CPU": model, self.device_type: model}
+        kind = self.device_type
+        models = {"CPU": model, kind: model}
         kernels = known.kernels_of_profile(self.profile)
         return graph_settings.settings_with_models(
-            config, self.low_dtype, models, kernels
+            config, self.low_dtype, models, device_type=kind, kernels=kernels
         )
 
     def placed(self, graph_def: GraphDef) -> GraphDef:
-        """Return a copy with every node on this device, wherever it was."""
-        return grappler_preview.on_device(graph_def, self.device_type)
+        """Return a copy whose nodes name no device, and so run on this one."""
+        return grappler_preview.without_devices(graph_def)
 
     def optimized(self, graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
-        """Return the graph as TensorFlow would leave it for this device, placed."""
+        """Return the graph as TensorFlow would leave it for this device."""
         architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
         is_gpu = self.profile.kind == "gpu"
         cluster = private.cluster_of(architecture) if is_gpu else None

@@ -181,11 +181,20 @@ def kept_nodes(graph: Any) -> tuple[str, ...]:
 
 def on_device(graph_def: GraphDef, device_type: str) -> GraphDef:
     """Return a copy with every node on the first device of a type."""
+    return _with_devices(graph_def, f"{private.HOST}/device:{device_type}:0")
+
+
+def without_devices(graph_def: GraphDef) -> GraphDef:
+    """Return a copy in which no node names a device."""
+    return _with_devices(graph_def, "")
+
+
+def _with_devices(graph_def: GraphDef, device: str) -> GraphDef:
     placed = type(graph_def)()
     placed.CopyFrom(graph_def)
     bodies = (function.node_def for function in placed.library.function)
     for node in itertools.chain(placed.node, *bodies):
-        node.device = f"{private.HOST}/device:{device_type}:0"
+        node.device = device
     return placed
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import RULES
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.view import Item
@@ -27,6 +28,7 @@ def fused(
         lists=OpLists.for_dtype(low_dtype),
         models={"CPU": PROFILE},
         fusions=RULES,
+        home=Home("CPU"),
     )
     return optimize(
         graph_from_text(text),

@@ -14,6 +14,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import GAINS, RULES
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Settings
@@ -315,6 +316,7 @@ def test_results_are_equal_but_for_rounding(op: str, rest: str, level: str) -> N
         models={"CPU": LargePrices(PROFILE)},
         opt_level=level,
         fusions=RULES,
+        home=Home("CPU"),
     )
     rewrite = rewritten_by(program.graph_def, program.item, settings)
     assert [f.rule for f in rewrite.plan.fusions] == ["channel_scales"]

@@ -108,7 +108,7 @@ def test_a_fused_op_is_priced_as_its_parts_where_it_is_split_into_them() -> None
             continue
         node = fused_node(op, "BiasAdd")
         node.input.extend("xwb")
-        if needs_split(node, DTYPE_ENUMS["bfloat16"]):
+        if needs_split(node, DTYPE_ENUMS["bfloat16"], "CPU"):
             split.add(op)
     assert split == fusions.SPLIT_IN_BFLOAT16
 

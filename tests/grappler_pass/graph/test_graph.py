@@ -11,7 +11,6 @@ from grappler_pass.graph.view import (
     GraphView,
     Item,
     Port,
-    device_type_of,
 )
 from tests.text_graph import graph_from_text
 
@@ -113,16 +112,3 @@ def test_the_proto_is_not_written() -> None:
     view.weight(0)
     assert graph_def == before
     assert view.item.untouchable == {"after"}
-
-
-@pytest.mark.parametrize(
-    ("device", "kind"),
-    [
-        ("", "CPU"),
-        ("/job:localhost/replica:0/task:0/device:CPU:0", "CPU"),
-        ("/job:worker/replica:0/task:1/device:GPU:3", "GPU"),
-        ("/gpu:0", "GPU"),
-    ],
-)
-def test_a_device_string_names_its_kind(device: str, kind: str) -> None:
-    assert device_type_of(device) == kind

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
@@ -113,7 +114,13 @@ def _settings(
     models = {"CPU": prices or BelievedPrices()}
     lists = OpLists.for_dtype("bfloat16")
     return Settings(
-        "bfloat16", lists, models, opt_level=level, tuner=tuner, memory=tuner
+        "bfloat16",
+        lists,
+        models,
+        opt_level=level,
+        tuner=tuner,
+        memory=tuner,
+        home=Home("CPU"),
     )
 
 

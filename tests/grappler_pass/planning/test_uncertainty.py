@@ -87,7 +87,7 @@ def all_measured(graph: GraphDef, tuner: Clock) -> PriceList:
     """Have every op of a graph measured that can be."""
     _, drafts = planned(graph, PriceList())
     probes = {probe for probe in drafts[-1].prices.probes if probe is not None}
-    tuner.measure([Stake(probe, 1.0) for probe in probes], LOW)
+    tuner.measure([Stake(probe, 1.0, "CPU") for probe in probes], LOW)
     return tuner.prices
 
 
@@ -279,7 +279,7 @@ def test_the_last_prices_that_together_are_next_to_nothing_are_left_out(
     share: float,
 ) -> None:
     probe = Probe("Tanh", (), (("T", 0),), (TensorSpec((8,), MEASURED_DTYPE),))
-    found = [Stake(probe, 0.5**number) for number in range(20)]
+    found = [Stake(probe, 0.5**number, "CPU") for number in range(20)]
     asked = without_rest(found, share)
     assert asked == tuple(found[: len(asked)])
     assert sum(stake.seconds for stake in found[len(asked) :]) <= share

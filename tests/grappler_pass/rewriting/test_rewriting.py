@@ -12,6 +12,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.errors import StageError
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
@@ -25,7 +26,8 @@ MODEL = CostModel(DeviceProfile.load("cpu-avx512-bf16"))
 
 def settings(low_dtype: str = "bfloat16", opt_level: str = "O2") -> Settings:
     lists = OpLists.for_dtype(low_dtype)
-    return Settings(low_dtype, lists, {"CPU": MODEL, "GPU": MODEL}, opt_level)
+    models = {"CPU": MODEL, "GPU": MODEL}
+    return Settings(low_dtype, lists, models, opt_level, home=Home("CPU"))
 
 
 def rewrite(

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.planning.draft import Outcome, Settings, Trial
@@ -54,7 +55,7 @@ def test_a_rejected_graph_rejects_none_that_is_called_alike(steps: Steps) -> Non
 def _settings() -> Settings:
     lists = OpLists.for_dtype("bfloat16")
     models = {"CPU": CostModel(DeviceProfile.load("cpu-generic"))}
-    return Settings("bfloat16", lists, models)
+    return Settings("bfloat16", lists, models, home=Home("CPU"))
 
 
 @pytest.mark.parametrize("owner", ["scope", "planner"])

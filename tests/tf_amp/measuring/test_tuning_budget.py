@@ -158,5 +158,5 @@ def test_prices_that_were_sought_in_vain_are_not_by_every_process(
 
     monkeypatch.setattr(tuner, "run_in_own_thread", in_vain)
     first = in_a_new_process()
-    assert not first.measure([Stake(matmul(8, 8, 8), 1.0)], "bfloat16")
+    assert not first.measure([Stake(matmul(8, 8, 8), 1.0, "CPU")], "bfloat16")
     assert in_a_new_process().allowance.remaining() == 0.0

@@ -30,7 +30,7 @@ measuring._Attempt._warmed_up = watched
 memory.most_bytes = lambda device_type: 1 << 40
 costs = KnownCosts.load("CPU", "this CPU", tf.__version__, None)
 one = tuner.OnlineTuner(costs, Budget(Limits()).allowance("graph"))
-one.measure([Stake(matmul(8, 8, 8), 1.0)], "bfloat16")
+one.measure([Stake(matmul(8, 8, 8), 1.0, "CPU")], "bfloat16")
 
 pages = int(open("/proc/self/statm").read().split()[0])
 most = pages * resource.getpagesize() + (1 << 29)
@@ -39,7 +39,7 @@ large = probe(
     "BroadcastTo", (1,), constants=[(4, 1 << 28)], Tidx="type: DT_INT32"
 )
 small = matmul(16, 16, 16)
-one.measure([Stake(large, 9.0), Stake(small, 1.0)], "bfloat16")
+one.measure([Stake(large, 9.0, "CPU"), Stake(small, 1.0, "CPU")], "bfloat16")
 print(met)
 for each in (large, small):
     print([costs.prices.get(each.key, dtype) is not None

@@ -36,7 +36,7 @@ measured = []
 def optimize(data, item):
     probe = matmul(next(sizes), 16, 16)
     tuner = process_costs.tuner_for(config, "CPU", probe.key)
-    measured.append(tuner.measure([Stake(probe, 1.0)], "bfloat16"))
+    measured.append(tuner.measure([Stake(probe, 1.0, "CPU")], "bfloat16"))
 
 plugin.load(optimize)
 
@@ -103,7 +103,7 @@ def traced(series, end):
 measuring.take_turns = traced
 probe = matmul(8, 8, 8)
 elsewhere = "/job:localhost/replica:0/task:0/device:CPU:1"
-stakes = [Stake(probe, 1.0, elsewhere), Stake(matmul(8, 9, 8), 1.0, "/device:TPU:0")]
+stakes = [Stake(probe, 1.0, "CPU", elsewhere), Stake(matmul(8, 9, 8), 1.0, "TPU")]
 tuner = process_costs.tuner_for(config, "CPU", "elsewhere")
 print("device", tuner.measure(stakes, "bfloat16"), places)
 print("absent", tuner.measure(stakes, "bfloat16"))

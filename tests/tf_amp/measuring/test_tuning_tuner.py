@@ -61,12 +61,12 @@ def costs_of(folder=None):
 
 
 def stakes_of(probes):
-    return [Stake(each, 1.0 + number) for number, each in enumerate(probes)]
+    return [Stake(each, 1.0 + number, "CPU") for number, each in enumerate(probes)]
 
 
 def test_prices_are_measured_in_order_and_each_once(heard, state):
     costs = costs_of()
-    stakes = [*stakes_of(SMALL), Stake(SMALL[0], 0.5)]
+    stakes = [*stakes_of(SMALL), Stake(SMALL[0], 0.5, "CPU")]
     assert tuner_of(costs).measure(stakes, "bfloat16")
     ops = [row.probe for state in heard for row in state.rows]
     assert ops == [each for each in SMALL for _ in range(2)]
@@ -146,7 +146,7 @@ def test_an_op_is_measured_for_the_device_that_it_is_placed_on(heard, state, tmp
     gpu = KnownCosts.load("GPU", "a GPU", tf.__version__, tmp_path)
     cpu = costs_of(tmp_path)
     one = OnlineTuner(gpu, budget.allowance("graph"), (cpu,))
-    placed = Stake(SMALL[0], 1.0, "/job:localhost/replica:0/task:0/device:CPU:0")
+    placed = Stake(SMALL[0], 1.0, "CPU", "/job:localhost/replica:0/task:0/device:CPU:0")
     assert one.measure([placed], "bfloat16")
     assert len(gpu.prices) == 0 and len(cpu.prices) == 2
     assert len(costs_of(tmp_path).prices) == 2
@@ -192,11 +192,11 @@ def test_no_more_is_measured_than_the_budget_allows(heard, state):
 
 
 def test_measuring_takes_no_longer_than_what_some_steps_could_lose(heard, state):
-    small = [Stake(each, 1e-5) for each in SMALL]
+    small = [Stake(each, 1e-5, "CPU") for each in SMALL]
     assert not tuner_of(costs_of(), DEFAULT, age=_HOUR).measure(small, "bfloat16")
     assert not heard
     # More seconds are worth it, and any where the user named a limit.
-    many = [Stake(each, 0.1) for each in SMALL]
+    many = [Stake(each, 0.1, "CPU") for each in SMALL]
     assert tuner_of(costs_of(), DEFAULT, age=_HOUR).measure(many, "bfloat16")
     assert tuner_of(costs_of(), Limits(per_process=20.0)).measure(small, "bfloat16")
 
@@ -207,8 +207,8 @@ def test_what_a_graph_has_taken_counts_against_what_is_at_stake(heard, state):
     with allowance.spending():
         time.sleep(0.1)
     tuner = OnlineTuner(costs, allowance)
-    assert not tuner.measure([Stake(SMALL[0], 0.005)], "bfloat16")
-    assert tuner.measure([Stake(SMALL[0], 0.1)], "bfloat16")
+    assert not tuner.measure([Stake(SMALL[0], 0.005, "CPU")], "bfloat16")
+    assert tuner.measure([Stake(SMALL[0], 0.1, "CPU")], "bfloat16")
 
 
 def test_a_graph_that_had_its_time_in_an_earlier_process_starts_at_once(

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
@@ -39,6 +40,7 @@ def settings(memory: Memory | None, profile: str = "cpu-avx512-bf16") -> Setting
         OpLists.for_dtype("bfloat16"),
         {"CPU": CostModel(DeviceProfile.load(profile))},
         memory=memory,
+        home=Home("CPU"),
     )
 
 

@@ -49,7 +49,7 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
         raise UnfitError(f"{probe.op} takes or makes handles or text")
     types = tuple((name, int(v.type)) for name, v in node.attr.items() if v.type)
     has_own = _admits(probe, dtype) and has_kernel(probe.op, node, types, device_type)
-    if not has_own and not can_split(node, DTYPE_ENUMS[dtype]):
+    if not has_own and not can_split(node, DTYPE_ENUMS[dtype], device_type):
         raise UnfitError(f"{probe.op} has no kernel for {dtype} on a {device_type}")
 
 
@@ -111,7 +111,11 @@ def _parts_at(
     """Return the node of a probe's op, or its parts; a chain asks for it many times."""
     node = node_at(probe, dtype, device_type)
     parts = split_fused(
-        node, DTYPE_ENUMS[dtype], lambda name: name, has_flat_bias=has_flat_bias
+        node,
+        DTYPE_ENUMS[dtype],
+        lambda name: name,
+        device_type=device_type,
+        has_flat_bias=has_flat_bias,
     )
     return tuple(parts)
 

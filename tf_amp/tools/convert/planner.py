@@ -131,7 +131,7 @@ def _outcome(
         graph_def, item = conversion.graph_from_function(function, library, known)
     shapes = functools.cache(functools.partial(stored_shapes, graph_def, planner.batch))
     outcome = pipeline.optimize(
-        grappler_preview.on_device(graph_def, planner.device_type),
+        grappler_preview.without_devices(graph_def),
         item,
         planner.settings_for(graph_def, shapes),
         shapes=shapes,

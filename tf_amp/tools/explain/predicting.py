@@ -16,8 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass import pipeline
+from grappler_pass.graph.device_types import device_type_of
 from grappler_pass.graph.shapes import Shapes
-from grappler_pass.graph.view import Item, device_type_of
+from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft, Outcome, Settings, Stake, Trial
 from grappler_pass.planning.trying import trial_from_draft
 from grappler_pass.rewriting.apply import CAST_STEM

@@ -62,7 +62,7 @@ def ranges_of(
     """
     case = plain_case(function, fetches)
     taken = data.checked_batches(batches, data.specs_of(function))
-    view = GraphView.from_graph_def(case.graph_def, case.item)
+    view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
     statistics, records = Statistics(), None
     for batch in progress.each(taken, "running batches"):
         given = {**case.values, **data.batch_by_placeholder(function, batch)}

@@ -73,7 +73,7 @@ def ranges_of_script(
     def records_of(case: GraphCase) -> Records | None:
         if case.settings.fuses:
             return None
-        view = GraphView.from_graph_def(case.graph_def, case.item)
+        view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
         return statistics.records_of(view, case.shapes)
 
     _run(run, environment, records_of, WithoutXla())
