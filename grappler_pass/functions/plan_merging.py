@@ -51,11 +51,5 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
 def _rows(part: PlanPart) -> Iterable[Decision]:
     for row in part.plan.decisions:
         name = f"{part.name}/{row.slot.node}" if part.name else row.slot.node
-        low = row.seconds_low
-        yield dataclasses.replace(
-            row,
-            slot=dataclasses.replace(row.slot, node=name),
-            seconds_float32=part.weight * row.seconds_float32,
-            seconds_low=None if low is None else part.weight * low,
-            cast_seconds=part.weight * row.cast_seconds,
-        )
+        slot = dataclasses.replace(row.slot, node=name)
+        yield dataclasses.replace(row.times(part.weight), slot=slot)

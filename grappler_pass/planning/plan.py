@@ -71,6 +71,16 @@ class Decision:
             return 0.0
         return self.seconds_float32 - self.seconds_low - self.cast_seconds
 
+    def times(self, runs: float) -> Decision:
+        """Return the row of a graph that runs so often in each step."""
+        low = self.seconds_low
+        return dataclasses.replace(
+            self,
+            seconds_float32=runs * self.seconds_float32,
+            seconds_low=None if low is None else runs * low,
+            cast_seconds=runs * self.cast_seconds,
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fusion:

@@ -9,7 +9,7 @@ from typing import Any
 
 from grappler_pass.graph.walks import function_attrs, reached
 from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
-from tf_amp._tensorflow_private.tracing import outwards
+from tf_amp._tensorflow_private.tracing import outwards, traced_graph
 
 _WITHOUT = "functions compiled by XLA stay float32"
 # Every function of the runtime is made by it: those of the program, and the pairs of
@@ -96,6 +96,35 @@ def untraced(function: Any) -> Any:
     except AttributeError:
         warn_once("Function._clone", "functions are measured in the types they have")
         return function
+
+
+@unless_gone(
+    "_device_function_stack",
+    "compiled functions are planned for a GPU wherever there is one",
+    "",
+)
+def device_type_in_force() -> str:
+    """Return the type of device that `tf.device` says here; "" where it says none."""
+    types = (_type_of(name) for name in _devices_in_force())
+    return next(filter(None, types), "")
+
+
+def _type_of(name: str) -> str:
+    import tensorflow as tf
+
+    return tf.DeviceSpec.from_string(name).device_type or ""
+
+
+def _devices_in_force() -> Iterator[str]:
+    """Yield what is named around this point of the program, the innermost first."""
+    for graph in outwards(traced_graph()):
+        for scope in graph._device_function_stack.peek_objs():
+            if scope.function is None:
+                return
+            # Not so of a function that chooses for each operation.
+            if hasattr(scope.function, "to_string"):
+                yield scope.function.to_string()
+    yield eager_context().device_name or ""
 
 
 class FunctionAccess:

@@ -44,7 +44,10 @@ def main(options: argparse.Namespace) -> int:
     target = target_device.target_of(options.device_profile, options.dtype)
 
     def look(graph_def: Any, item: Item, settings: Settings, **known: Any) -> Audit:
-        return auditing.audit_graph(target.placed(graph_def), item, target, **known)
+        is_compiled = settings.fuses
+        return auditing.audit_graph(
+            target.placed(graph_def), item, target, is_compiled=is_compiled, **known
+        )
 
     def show(audits: tuple[Audit, ...], stream: TextIO) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)

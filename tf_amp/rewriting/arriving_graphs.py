@@ -64,6 +64,7 @@ class Given(NamedTuple):
       shapes: returns static shapes.
       dropped: nodes that go back to float32, each with the reason.
       adapted: from the settings of a scope to those for this graph.
+      device_type: of the graph's home; None: its nodes' devices say it.
     """
 
     graph_def: Any
@@ -71,6 +72,7 @@ class Given(NamedTuple):
     shapes: Callable[[], Shapes]
     dropped: tuple[tuple[str, str], ...] = ()
     adapted: Callable[[Settings], Settings] = lambda settings: settings
+    device_type: str | None = None
 
 
 def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
@@ -195,7 +197,9 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
     with naming_stage("settings"):
         agreement.check_once(scope.config)
         chosen = given.adapted(
-            graph_settings.settings_for(scope, graph_def, given.shapes)
+            graph_settings.settings_for(
+                scope, graph_def, given.shapes, given.device_type
+            )
         )
         chosen = dataclasses.replace(
             chosen,

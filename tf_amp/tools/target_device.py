@@ -20,6 +20,7 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.rewriting import graph_settings
+from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tracing import grappler_preview
 
 # TensorFlow chooses what it fuses by it.
@@ -48,16 +49,20 @@ class Target:
             return f"the {self.device_type} kernels of this TensorFlow"
         return "the definitions of the ops (this TensorFlow has no GPU kernels)"
 
-    def settings(self, config: AmpConfig) -> Settings:
-        """Return what the pass is given for every graph that is planned."""
+    def settings(self, config: AmpConfig, *, is_compiled: bool = False) -> Settings:
+        """Return what the pass is given for every graph that is planned.
+
+        If XLA compiles it, with prices for that.
+        """
         graph_settings.check_config(config)
         model = CostModel(self.profile)
         kind = self.device_type
         models = {"CPU": model, kind: model}
         kernels = known.kernels_of_profile(self.profile)
-        return graph_settings.settings_with_models(
+        chosen = graph_settings.settings_with_models(
             config, self.low_dtype, models, device_type=kind, kernels=kernels
         )
+        return settings_under_xla(chosen) if is_compiled else chosen
 
     def placed(self, graph_def: GraphDef) -> GraphDef:
         """Return a copy whose nodes name no device, and so run on this one."""

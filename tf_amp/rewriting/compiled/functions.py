@@ -23,7 +23,7 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import arriving_graphs, failures, host
-from tf_amp.rewriting.compiled import traced_bodies
+from tf_amp.rewriting.compiled import homes, traced_bodies
 from tf_amp.rewriting.compiled.pricing import settings_with_steps
 from tf_amp.tracing import bypass, stamps
 
@@ -90,11 +90,12 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     graph_def, item = graph_from_function(definition, library, known)
     names = [arg.name for arg in definition.signature.input_arg]
     shapes = functools.partial(_shapes, graph, dict(zip(names, known, strict=True)))
+    device_type = homes.device_type_of_compiled()
     name, key = access.name, access.name.encode()
 
     def made_as(label: str, name: str) -> _Made | None:
         with compared_calls.made(key, label):
-            changed = rewritten_bodies(graph_def, item, shapes)
+            changed = rewritten_bodies(graph_def, item, shapes, device_type)
         return _with_bodies(definition, graph_def, changed, name) if changed else None
 
     rewritten = made_as(MIXED, name)
@@ -178,21 +179,24 @@ def _reaching(definition: FunctionDef, others: Iterable[str]) -> FunctionDef:
 
 
 def rewritten_bodies(
-    graph_def: GraphDef, item: Any, shapes: Callable[[], Shapes]
+    graph_def: GraphDef, item: Any, shapes: Callable[[], Shapes], device_type: str
 ) -> dict[str, GraphDef]:
-    """Return the bodies that change, by name of function, of a graph under XLA."""
+    """Return the bodies that change, by name of function, of a graph under XLA.
+
+    All of them run on the device that the graph runs on.
+    """
     from grappler_pass.functions.bodies import bodies_of
     from grappler_pass.graph.op_lists import OpLists
 
     changed = {}
     for body in bodies_of(graph_def, item, shapes, OpLists.for_dtype("bfloat16")):
-        rewritten = _rewritten(body)
+        rewritten = _rewritten(body, device_type)
         if rewritten is not None:
             changed[body.name] = rewritten
     return changed
 
 
-def _rewritten(body: Body) -> GraphDef | None:
+def _rewritten(body: Body, device_type: str) -> GraphDef | None:
     if not any(STAMP in node.attr for node in body.graph_def.node):
         return None
     given = arriving_graphs.Given(
@@ -200,6 +204,7 @@ def _rewritten(body: Body) -> GraphDef | None:
         lambda: body.item,
         body.shapes,
         adapted=settings_with_steps,
+        device_type=device_type,
     )
     return arriving_graphs.rewritten_by_stamps(given)
 

@@ -25,11 +25,14 @@ def settings_under_xla(chosen: Settings) -> Settings:
     from grappler_pass.costs import CostModel
 
     progress.note(progress.Refused("what XLA compiles is not measured"))
+    home = chosen.home and chosen.home._replace(is_compiled=True)
     models = {
         kind: CostModel(_profile_under_xla(model.profile))
         for kind, model in chosen.models.items()
     }
-    return dataclasses.replace(chosen, models=models, tuner=None, tie=0.0, fuses=True)
+    return dataclasses.replace(
+        chosen, models=models, home=home, tuner=None, tie=0.0, fuses=True
+    )
 
 
 def settings_with_steps(chosen: Settings) -> Settings:

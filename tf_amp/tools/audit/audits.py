@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
+from grappler_pass.functions.plan_merging import merged
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.draft import Draft, Settings
+from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.earlier_arguments import device_is_a_profile
+from tf_amp.rewriting.compiled import explaining
+from tf_amp.rewriting.compiled.explaining import DraftPart
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit.cases import Alternatives
 from tf_amp.tools.audit.remedies import obstacles_of
@@ -58,8 +62,12 @@ def audit(
     check_tensorflow()
     explanation.check_named(audit, fn, kwargs)
     target = target_of(device_profile, dtype)
-    graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
-    return _audit_traced(graph_def, kept, name, target)
+    if isinstance(fn, GraphDef):
+        graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
+        return _audit_of(name, target, (_traced_part(graph_def, kept, name, target),))
+    function = explanation.concrete_function(fn, args, kwargs)
+    parts = _parts_of(function, target, function.graph.name)
+    return _audit_of(function.graph.name, target, parts)
 
 
 def audit_saved_model(
@@ -75,10 +83,8 @@ def audit_saved_model(
     """
     audits = {}
     for name, function in signatures_of(folder, signature).items():
-        graph_def, kept, _ = explanation.traced_graph(function, (), {})
-        if batch is not None:
-            set_batch(graph_def, batch)
-        audits[name] = _audit_traced(graph_def, kept, name, target)
+        parts = _parts_of(function, target, name, batch)
+        audits[name] = _audit_of(name, target, parts)
     return explanation.with_joined_names(
         audits,
         lambda audit: (dataclasses.replace(audit.plan, graph=""), audit.obstacles),
@@ -92,23 +98,44 @@ def audit_graph(
     *,
     shapes: Callable[[], Shapes],
     name: str,
+    is_compiled: bool = False,
 ) -> Audit:
     """Plan a graph that is placed on a target and look for what holds it back."""
-    draft = planned(graph_def, item, target, shapes=shapes, name=name)
-    config = explanation.config_for(graph_def)
+    draft = planned(
+        graph_def, item, target, shapes=shapes, name=name, is_compiled=is_compiled
+    )
+    return _audit_of(name, target, (DraftPart("", 1.0, draft),))
+
+
+def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
+    """Look for what holds a function back, given drafts of it and what it calls."""
+    alternatives = (
+        Alternatives(
+            part.draft,
+            target,
+            explanation.config_for(part.draft.graph_def),
+            name=part.name,
+            runs=part.weight,
+        )
+        for part in parts
+    )
     return Audit(
         device=target.profile.name,
         graph=name,
-        plan=draft.plan,
-        obstacles=obstacles_of(Alternatives(draft, target, config)),
+        plan=merged(explaining.plan_parts(parts)),
+        obstacles=obstacles_of(alternatives),
         kernels=target.kernels,
         assumptions=str(target.profile.provenance.get("how", "")),
-        # Whether a product is priced with a dimension that is not known.
-        guessed_shapes=any(
-            decision.shape is None or None in decision.shape
-            for slot, decision in enumerate(draft.plan.decisions)
-            if slot in draft.constraints.allow
-        ),
+        guessed_shapes=any(_is_guessed(each.draft) for each in parts),
+    )
+
+
+def _is_guessed(draft: Draft) -> bool:
+    """Return whether a product is priced with a dimension that is not known."""
+    return any(
+        decision.shape is None or None in decision.shape
+        for slot, decision in enumerate(draft.plan.decisions)
+        if slot in draft.constraints.allow
     )
 
 
@@ -119,21 +146,50 @@ def planned(
     *,
     shapes: Callable[[], Shapes],
     name: str,
+    is_compiled: bool = False,
 ) -> Draft:
-    """Return the draft whose plan the pass would carry out on a target."""
-    chosen = target.settings(explanation.config_for(graph_def))
+    """Return the draft whose plan the pass would carry out on a target.
+
+    If XLA compiles the graph, that for its kernels.
+    """
+    config = explanation.config_for(graph_def)
+    chosen = target.settings(config, is_compiled=is_compiled)
     return pipeline.draft_graph(graph_def, item, chosen, shapes=shapes, name=name)
 
 
-def _audit_traced(
+def _parts_of(
+    function: Any, target: Target, name: str, batch: int | None = None
+) -> Sequence[DraftPart]:
+    """Return the drafts of a ConcreteFunction, and of the compiled ones it calls.
+
+    `batch` stands for an unknown first dimension of its inputs.
+    """
+
+    def settings_of(graph_def: GraphDef, item: Item, _: str) -> tuple[Item, Settings]:
+        config = explanation.config_for(graph_def)
+        own = explanation.item_of_body(graph_def, item, config)
+        return own, target.settings(config)
+
+    if is_compiled_function(function):
+        return explaining.drafts_of_compiled(function.graph, settings_of)
+    graph_def, kept, _ = explanation.traced_graph(function, (), {})
+    if batch is not None:
+        set_batch(graph_def, batch)
+    called = explaining.drafts_of_callees(function.graph, settings_of)
+    return (_traced_part(graph_def, kept, name, target), *called)
+
+
+def _traced_part(
     graph_def: GraphDef, kept: tuple[str, ...], name: str, target: Target
-) -> Audit:
+) -> DraftPart:
+    """Return the draft of a graph that XLA does not compile."""
     optimized = target.optimized(graph_def, kept)
     config = explanation.config_for(optimized)
-    return audit_graph(
+    draft = planned(
         optimized,
         explanation.item_of(optimized, kept, config),
         target,
         shapes=lambda: shapes_from_graph_def(optimized),
         name=name,
     )
+    return DraftPart("", 1.0, draft)

@@ -33,9 +33,26 @@ Edits = tuple[ListEdit, ...]
 class Alternatives:
     """What might be asked for instead of a draft that was planned for a target."""
 
-    def __init__(self, draft: Draft, target: Target, config: AmpConfig) -> None:
-        """Try nothing yet."""
+    def __init__(
+        self,
+        draft: Draft,
+        target: Target,
+        config: AmpConfig,
+        *,
+        name: str = "",
+        runs: float = 1.0,
+    ) -> None:
+        """Try nothing yet.
+
+        Args:
+          draft: planned for the target.
+          target: the device.
+          config: that the graph was traced under.
+          name: of the function, to be put before those of its nodes.
+          runs: how often it runs in each step.
+        """
         self.draft, self.target, self._edits = draft, target, config.list_edits
+        self.name, self.runs = name, runs
         eligible = functools.partial(_eligible, draft, target, config)
         self._eligible = functools.cache(eligible)
 
@@ -60,7 +77,8 @@ def _eligible(
 ) -> tuple[bool, ...]:
     """Return for each slot whether it could be in 16 bits."""
     edited = dataclasses.replace(config, list_edits=edits)
-    chosen = dataclasses.replace(target, low_dtype=low_dtype).settings(edited)
+    other = dataclasses.replace(target, low_dtype=low_dtype)
+    chosen = other.settings(edited, is_compiled=draft.settings.fuses)
     tried = pipeline.constrained(dataclasses.replace(draft, settings=chosen))
     return tried.constraints.eligible
 
@@ -97,6 +115,12 @@ class AuditedNode:
     is_low: bool
     roofline: Roofline
     alternatives: Alternatives
+
+    @property
+    def name(self) -> str:
+        """Its name, behind that of the function that it is in."""
+        function = self.alternatives.name
+        return f"{function}/{self.node.name}" if function else self.node.name
 
     @property
     def low_dtype(self) -> str:
@@ -159,7 +183,7 @@ class AuditedNode:
     @property
     def weight(self) -> float:
         """How often a step runs the node."""
-        return float(self.draft.view.weight(self.node.index))
+        return float(self.alternatives.runs * self.draft.view.weight(self.node.index))
 
     @property
     def listed_op(self) -> str:

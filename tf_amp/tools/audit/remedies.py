@@ -7,8 +7,9 @@ Nothing here changes a plan.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.planning.plan import Cause, Decision
@@ -207,20 +208,17 @@ class Obstacle:
     remedy: str
 
 
-def obstacles_of(alternatives: Alternatives) -> tuple[Obstacle, ...]:
-    """Return the nodes that lose most by their plan, alike ones together."""
-    draft = alternatives.draft
+def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
+    """Return the nodes that lose most by their plans, alike ones together."""
     groups: dict[tuple[str, str, str, Finding], list[AuditedNode]] = defaultdict(list)
-    least = _LEAST_SHARE * draft.plan.seconds_after / max(len(draft.view.nodes), 1)
-    for case in _priced(alternatives):
-        if case.seconds - case.best_seconds > least:
-            row = case.decision
-            groups[row.op, _shape(case), row.dtype, finding_of(case)].append(case)
+    for case in itertools.chain.from_iterable(map(_losing, functions)):
+        row = case.decision
+        groups[row.op, _shape(case), row.dtype, finding_of(case)].append(case)
     found = [
         Obstacle(
             op=op,
             shape=shape,
-            nodes=tuple(case.node.name for case in cases),
+            nodes=tuple(case.name for case in cases),
             dtype=dtype,
             seconds=sum(case.seconds for case in cases),
             lost_seconds=sum(case.seconds - case.best_seconds for case in cases),
@@ -231,6 +229,16 @@ def obstacles_of(alternatives: Alternatives) -> tuple[Obstacle, ...]:
     ]
     found.sort(key=lambda obstacle: -obstacle.lost_seconds)
     return tuple(found[:_SHOWN])
+
+
+def _losing(alternatives: Alternatives) -> Iterator[AuditedNode]:
+    """Yield the nodes of which 16 bits at their best would save more than nothing."""
+    draft, runs = alternatives.draft, alternatives.runs
+    seconds = runs * draft.plan.seconds_after
+    least = _LEAST_SHARE * seconds / max(len(draft.view.nodes), 1)
+    for case in _priced(alternatives):
+        if case.seconds - case.best_seconds > least:
+            yield case
 
 
 def _priced(alternatives: Alternatives) -> Iterator[AuditedNode]:
@@ -244,7 +252,9 @@ def _priced(alternatives: Alternatives) -> Iterator[AuditedNode]:
         low = [row for row in rows if row.is_low]
         # The first slot carries the price, a low one the reason.
         first = dataclasses.replace(
-            rows[0], reason=(low or rows)[0].reason, dtype=(low or rows)[0].dtype
+            rows[0].times(alternatives.runs),
+            reason=(low or rows)[0].reason,
+            dtype=(low or rows)[0].dtype,
         )
         yield AuditedNode(draft, node, first, bool(low), roofline, alternatives)
 

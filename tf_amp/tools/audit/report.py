@@ -117,7 +117,7 @@ def print_audits(audits: Sequence[Audit]) -> None:
             "save. CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
             f"{list_edits.PREFIX}. Which ops run in 16 bits: {audits[0].kernels}. "
             f"Costs: {audits[0].assumptions}. Left out: input pipeline, host, "
-            "transfers between devices, XLA's fusions."
+            "transfers between devices, XLA's fusions outside of jit_compile."
         )
 
 

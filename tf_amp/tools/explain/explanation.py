@@ -115,11 +115,20 @@ def explain(
     return explaining.plan_with_compiled(plan, fn.graph, _settings_of_body)
 
 
-def _settings_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
-    """Return what the pass receives of a body, beside what is known of its calls."""
-    own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
+def _settings_of_body(
+    graph_def: GraphDef, item: Item, device_type: str
+) -> tuple[Item, Settings]:
+    """Return what the pass receives of a body that runs on some device."""
+    config = config_for(graph_def)
+    chosen = graph_settings.settings_from_config(config, device_type)
+    return item_of_body(graph_def, item, config), chosen
+
+
+def item_of_body(graph_def: GraphDef, item: Item, config: AmpConfig) -> Item:
+    """Return what the pass knows of a body, given what is known of its calls."""
+    own = item_of(graph_def, item.fetch, config)
     preserve = (*item.preserve, *own.preserve)
-    return dataclasses.replace(item, preserve=preserve, excluded=own.excluded), chosen
+    return dataclasses.replace(item, preserve=preserve, excluded=own.excluded)
 
 
 def traced_graph(
