@@ -44,6 +44,7 @@ _TABLES = {
     "detector": "A detector in float16",
     "callbacks": "What the callbacks add to a step",
     "pass_time": "The pass itself",
+    "kernel_checks": "Checks of kernels",
 }
 # Those of one step of inference; the next ones compute the same.
 _MOST_VALUES = 256
