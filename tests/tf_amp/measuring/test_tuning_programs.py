@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-from tests import onednn
 from tests.forking import run_forked_command
 from tests.gelu_program import gelu_program
 from tests.processes import run_python
@@ -151,6 +150,20 @@ def test_measuring_works_wherever_a_graph_is_met_and_ends_with_the_program():
     ]
 
 
+# Where 16 bits do not gain, no plan hangs on a price; here computed ones promise a gain
+# that is in doubt, on every CPU. Measured ones count as they are.
+IN_DOUBT = """
+from grappler_pass.costs import CostModel
+
+computed = CostModel._price
+
+def promising(self, call, dtype, corrections):
+    float32 = computed(self, call, "float32", corrections)
+    share = 1.0 if dtype == "float32" else 0.4
+    return float32._replace(seconds=share * float32.seconds, error=0.5)
+
+CostModel._price = promising
+"""
 PRINT = """
 import sys
 print(tf_amp.explain(step, x).to_json())
@@ -161,7 +174,7 @@ sys.exit(3 if "fail" in sys.argv else 0)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("tuned")
-    (folder / "train.py").write_text(gelu_program(after=PRINT))
+    (folder / "train.py").write_text(gelu_program(IN_DOUBT, PRINT))
     return folder
 
 
@@ -171,28 +184,25 @@ def tf_amp_of(folder, *arguments, **settings):
     return run_forked_command(("-m", "tf_amp", *arguments), cwd=folder, env=env)
 
 
-def prices_measured(done):
-    told = re.search(r"(\d+)\s+prices\s+measured", done.err)
+def costs_measured(done):
+    told = re.search(r"(\d+) costs measured; kept in", " ".join(done.err.split()))
     return int(told[1]) if told else 0
 
 
 def test_what_was_tuned_once_is_known_from_then_on(folder):
     first = tf_amp_of(folder, "tune", "train.py", "fail")
     assert first.code == 3, first.err
-    if onednn.GAINS:
-        assert "costs measured; kept in" in first.err.replace("\n", " ")
-        assert "_FusedMatMul" in first.err
+    all_of_them = costs_measured(first)
+    assert all_of_them, first.err
     again = tf_amp_of(folder, "tune", "train.py")
     assert again.code == 0, again.err
-    # On a busy machine a few prices may have been left unsure.
-    few, all_of_them = prices_measured(again), prices_measured(first)
-    assert few < max(all_of_them, 1)
+    # On a busy machine a few may have been left unsure.
+    assert costs_measured(again) < all_of_them
 
     plain = tf_amp_of(folder, "train.py", tune="off")
     assert plain.lines() == again.lines()
     sources = [row["source"] for row in json.loads(plain.out)["decisions"]]
-    if onednn.GAINS:
-        assert "measured" in sources
+    assert "measured" in sources
 
 
 def test_a_script_that_is_interrupted_is_said_to_be_resumed(folder):
