@@ -186,7 +186,12 @@ def _variables_of(
     return tuple(init), reads, replaced
 
 
-def captured_as_by_grappler(program: Program, *, fused: bool = True) -> Program:
+def captured_as_by_grappler(
+    program: Program,
+    *,
+    fused: bool = True,
+    cluster: grappler_cluster.Cluster | None = None,
+) -> Program:
     """Return the program as the optimizer meets it: inlined, lowered, fused, pruned.
 
     TensorFlow's own Grappler passes run, then what initializes and reads the state,
@@ -195,13 +200,14 @@ def captured_as_by_grappler(program: Program, *, fused: bool = True) -> Program:
     Args:
       program: as built.
       fused: whether products take their bias and activation in, as Grappler has it.
+      cluster: the devices to optimize for; those of this machine by default.
     """
     metagraph = meta_graph_pb2.MetaGraphDef(graph_def=program.graph_def)
     metagraph.collection_def["train_op"].node_list.value.extend(
         (*program.fetches, *program.targets)
     )
     optimized = tf_optimizer.OptimizeGraph(
-        _rewriter_config(fused), metagraph, verbose=False, cluster=_cluster()
+        _rewriter_config(fused), metagraph, verbose=False, cluster=cluster or _cluster()
     )
     return dataclasses.replace(program, graph_def=optimized)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tests.placing import KIND, placed
 from tests.programs import Program, control_flow, program_from_graph
 from tests.recipe_builder import Builder, Sample
 from tests.recipe_inputs import INPUTS
@@ -20,8 +21,6 @@ from tests.recipe_layers import LAYERS
 from tests.recipe_loops import LOOPS
 from tests.recipe_training import LOSSES, TRAINING
 
-# Grappler fuses what is on a device.
-_DEVICE = "/device:CPU:0"
 # Of the last bias; most have none.
 _OFFSETS = (0.0, 0.0, 0.0, 0.0, 500.0, 1000.0)
 # Of parts whose count and amount mean something.
@@ -111,13 +110,9 @@ class Dish:
     sample: Callable[[int], Sample]
 
 
-def build(recipe: Recipe) -> Dish:
-    """Build the program of a recipe."""
-    with (
-        control_flow(v2=recipe.v2),
-        tf.Graph().as_default() as graph,
-        tf.device(_DEVICE),
-    ):
+def build(recipe: Recipe, kind: str = KIND) -> Dish:
+    """Build the program of a recipe, placed on a kind of devices: those it runs on."""
+    with control_flow(v2=recipe.v2), tf.Graph().as_default() as graph:
         b = Builder(recipe.batch, recipe.width, recipe.positive, recipe.ref)
         x = INPUTS[recipe.inputs](b)
         for part in recipe.layers:
@@ -138,6 +133,8 @@ def build(recipe: Recipe) -> Dish:
             targets=b.targets,
             steps=2 if b.targets else 1,
         )
+    on_devices = placed(program.graph_def, kind)
+    program = dataclasses.replace(program, graph_def=on_devices)
     return Dish(program, variables, b.sample)
 
 

@@ -3,7 +3,8 @@
 An error is the norm of what a result is off its float32 value, over all its elements,
 as root mean square over samples: one sample of a scalar is luck. Of a result that is
 not floating the error is the root of the share of elements that differ, so that its
-square counts them.
+square counts them. By three times as much as two runs in float32 differ, where sums
+have no fixed order, a result may be off besides.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Finding:
       role: which result.
       error: of the program, absolute.
       by_hand: the larger error of the programs that are cast by hand.
-      floor: that float32 itself may have.
+      floor: that float32 itself may have, or has from run to run.
       scale: the norm of the result.
     """
 
@@ -74,6 +75,7 @@ def judge(
     pair: tuple[Results, Results],
     hands: Sequence[tuple[Results, Results]],
     depth: int,
+    again: Results | None = None,
 ) -> Finding | None:
     """Judge one result over all samples.
 
@@ -82,6 +84,7 @@ def judge(
       pair: its values per sample, and those in float32.
       hands: the same of each program that is cast by hand, and of its float32.
       depth: sums that lie behind one another in the program.
+      again: its values of a second run in float32, where two runs differ.
 
     Returns:
       None where no sample is finite both in float32 and by hand.
@@ -90,7 +93,8 @@ def judge(
         k
         for k in range(len(pair[0]))
         if all(
-            _is_finite(v[k]) for v in (pair[1], *(h for hand in hands for h in hand))
+            _is_finite(v[k])
+            for v in (pair[1], again or pair[1], *(h for hand in hands for h in hand))
         )
     ]
     if not sound:
@@ -100,16 +104,21 @@ def judge(
         _error([low[k] for k in sound], [high[k] for k in sound]) for low, high in hands
     )
     error = _error([pair[0][k] for k in sound], expected)
+    unsure = MULTIPLE * _error([again[k] for k in sound], expected) if again else 0.0
     if not is_floating(expected[0]):
-        return _counted(role, error, by_hand, len(sound) * max(expected[0].size, 1))
+        elements = len(sound) * max(expected[0].size, 1)
+        return _counted(role, error, by_hand, elements, unsure)
     scale = _root_mean_square([np.linalg.norm(_double(v)) for v in expected])
     floor = _ROUNDINGS * _EPSILON * scale * depth**0.5
-    return Finding(role, error, by_hand, floor, scale)
+    return Finding(role, error, by_hand, floor + unsure, scale)
 
 
-def _counted(role: str, error: float, by_hand: float, elements: int) -> Finding:
+def _counted(
+    role: str, error: float, by_hand: float, elements: int, unsure: float
+) -> Finding:
     """Judge shares of elements that differ: three times as many, and one more."""
-    return Finding(role, error**2, by_hand**2, 1.0 / elements, 1.0)
+    floor = 1.0 / elements + unsure**2
+    return Finding(role, error**2, by_hand**2, floor, 1.0)
 
 
 def _error(values: Results, expected: Results) -> float:

@@ -20,21 +20,24 @@ class Samples:
     def __init__(self, dish: Dish) -> None:
         """Take the program whose values are drawn."""
         self._dish = dish
-        self._known: dict[tuple[bytes, range], list[Results]] = {}
+        self._known: dict[tuple[bytes, range, bool], list[Results]] = {}
 
-    def results(self, graph_def: GraphDef, samples: range) -> list[Results]:
+    def results(
+        self, graph_def: GraphDef, samples: range, *, again: bool = False
+    ) -> list[Results]:
         """Return for each sample the fetches of every step, then the state.
 
         Args:
           graph_def: names of fetches and variables are the program's.
           samples: numbers of the samples.
+          again: whether of a second run.
         """
-        key = (graph_def.SerializeToString(deterministic=True), samples)
+        key = (graph_def.SerializeToString(deterministic=True), samples, again)
         if key not in self._known:
             program = self._dish.program
             whole = with_state(graph_def, program, program.graph_def)
             for node in whole.node:
-                # Half the time of an import.
+                # Half the time of an import; where TensorFlow puts it, it was captured.
                 node.ClearField("device")
             self._known[key] = list(self._run(whole, samples))
         return self._known[key]

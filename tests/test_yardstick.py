@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tests import recipes as recipes_module
+from tests.placing import has_kernel
+from tests.programs import captured_as_by_grappler
 from tests.recipe_seeds import recipe_of, smallest
 from tests.recipes import Part, Recipe, build, recipes
 from tests.rule import Finding, judge
 from tests.soundness import FLOAT32, LOW_DTYPES
 from tests.yardstick_check import PLANS, Contest, check, plan_of
+from tf_amp._tensorflow_private.graphs import cluster_of
+from tf_amp.tracing.grappler_preview import on_device
 
 LINEAR = Part("linear")
 # One row each of what is easily got wrong in 16 bits.
@@ -201,12 +210,45 @@ def test_biases_and_activations_are_not_rounded_by_hand() -> None:
     assert rounded == ["Cast", "ReadVariableOp"]
 
 
+def test_what_grappler_fuses_hangs_on_the_device_of_the_nodes() -> None:
+    program = build(Recipe(layers=(Part("tanh"),)), kind="CPU").program
+    # TensorFlow for CPUs knows no kernel of GPUs, so that all is put there.
+    elsewhere = on_device(program.graph_def, "GPU")
+    for graph_def, count in ((program.graph_def, 1), (elsewhere, 0)):
+        given = dataclasses.replace(program, graph_def=graph_def)
+        captured = captured_as_by_grappler(given, cluster=cluster_of("9.0"))
+        ops = [node.op for node in captured.graph_def.node]
+        assert ops.count("_FusedMatMul") == count
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_there"), [(tf.float32, True), (tf.string, False)]
+)
+def test_a_node_goes_where_there_is_a_kernel_for_its_types(dtype, is_there) -> None:
+    node = NodeDef(op="MatMul")
+    node.attr["T"].type = dtype.as_datatype_enum
+    assert has_kernel(node, "CPU") == is_there
+    # TensorFlow for CPUs has kernels for any device of what only passes values on.
+    assert has_kernel(NodeDef(op="NoOp"), "GPU")
+
+
+def test_all_of_a_program_is_placed_on_the_device_that_it_runs_on() -> None:
+    recipe = Recipe(layers=(Part("euler", 10, 0.02),), v2=True)
+    graph_def = build(recipe, kind="CPU").program.graph_def
+    bodies = [f.node_def for f in graph_def.library.function]
+    assert bodies
+    nodes = itertools.chain(graph_def.node, *bodies)
+    assert {node.device for node in nodes} == {"/device:CPU:0"}
+
+
 def one(value: float) -> list[np.ndarray]:
     return [np.full(4, value, np.float32)] * 6
 
 
-def judged(value: float, hand: float) -> Finding:
-    finding = judge("role", (one(value), one(1.0)), [(one(hand), one(1.0))], 10)
+def judged(value: float, hand: float, again: float | None = None) -> Finding:
+    second = None if again is None else one(again)
+    hands = [(one(hand), one(1.0))]
+    finding = judge("role", (one(value), one(1.0)), hands, 10, second)
     assert finding is not None
     return finding
 
@@ -220,6 +262,15 @@ def test_what_is_exact_by_hand_must_be_exact() -> None:
     assert judged(1.0, 1.0).ok
     assert judged(np.nextafter(np.float32(1), np.float32(2)), 1.0).ok
     assert not judged(1.0 + 2.0**-12, 1.0).ok
+
+
+def test_an_error_below_what_two_runs_in_float32_differ_is_none() -> None:
+    assert judged(1.0 + 2.0**-12, 1.0, again=1.0 + 2.0**-12).ok
+    assert not judged(1.0 + 2.0**-12, 1.0, again=1.0 + 2.0**-16).ok
+    counted = [np.arange(8)] * 6, [np.arange(8) // 4 * 4] * 6
+    exact = [(counted[0], counted[0])]
+    assert not judge("role", (counted[1], counted[0]), exact, 10).ok
+    assert judge("role", (counted[1], counted[0]), exact, 10, counted[1]).ok
 
 
 def test_what_is_not_finite_is_a_breach_unless_it_is_so_by_hand() -> None:
