@@ -47,11 +47,16 @@ def split():
 
 
 def lines_of(program: str, **env: str) -> list[str]:
-    """Run PRELUDE and a program in a fresh process; return the lines it prints.
+    """Run PRELUDE and a program in a fresh process; return the lines it prints."""
+    return run_on_the_device(program, **env).lines()
+
+
+def run_on_the_device(program: str, **env: str) -> Outcome:
+    """Run PRELUDE and a program in a fresh process.
 
     A forked one would not do: CUDA works in no child of a process that has begun it.
     """
-    return run_python(PRELUDE + program, env={**_environment(), **env}).lines()
+    return run_python(PRELUDE + program, env={**_environment(), **env})
 
 
 def run_command(

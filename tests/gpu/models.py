@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 
 from tests.placing import GPUS
 
-STEPS, BATCH = 50, 256
-# Units at which products pay on a GPU, and that a CPU takes little time for.
-WIDE, CHANNELS = (2048, 128) if GPUS else (64, 8)
+STEPS = 50
+# Convolutions of a size that pays on a GPU, and what takes a CPU little time.
+BATCH, WIDE, CHANNELS = (1024, 2048, 256) if GPUS else (256, 64, 8)
 # Of losses, relative: between training in float32 and in 16 bits.
 NEAR = 0.1
 

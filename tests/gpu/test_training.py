@@ -31,8 +31,6 @@ from tf_amp._tensorflow_private.functions import executed_graphs
 pytestmark = ON_THE_DEVICE
 
 LOW = {"bfloat16": tf.bfloat16.as_datatype_enum, "float16": tf.half.as_datatype_enum}
-# Those whose products are large enough for 16 bits to pay by a GPU's prices.
-PAYING = (dense, convolutional)
 CASES = [
     # One process trains all that is held against one float32.
     pytest.param(
@@ -66,7 +64,8 @@ def test_models_train_as_in_float32(
     tf_amp.enable(dtype, opt_level=level, strict=True)
     losses = losses_of(model_of(make, jit_compile=is_compiled))
     assert_near(losses, expected)
-    if level == "O2" or (GPUS and make in PAYING):
+    # By a GPU's prices those convolutions pay where nothing waits for the host.
+    if level == "O2" or (GPUS and make is convolutional and is_compiled):
         assert has_low()
 
 
@@ -93,9 +92,9 @@ def test_fit_as_keras_does_it_by_default_is_planned_and_learns() -> None:
     for is_enabled in (False, True):
         if is_enabled:
             tf_amp.enable("bfloat16", opt_level=level, strict=True)
-        model = model_of(dense)
+        model = model_of(convolutional)
         x, y = images()
-        told = model.fit(x, y, batch_size=BATCH, epochs=4, shuffle=False, verbose=0)
+        told = model.fit(x, y, batch_size=BATCH, epochs=8, shuffle=False, verbose=0)
         histories.append(np.array(told.history["loss"]))
         # Keras compiles by itself where there is a GPU.
         assert model.jit_compile == bool(GPUS)
