@@ -68,10 +68,10 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.pass_time
 	$(BIN)/python -m benchmarks.casts
 
-# What a machine with an NVIDIA GPU shows, in an environment of its own: tests, and
-# results in benchmarks/gpu.
+# What a machine with an NVIDIA GPU shows, in an environment of its own: tests, of which
+# six processes share the GPU, and results in benchmarks/gpu.
 gpu: .venv-gpu/.installed
-	.venv-gpu/bin/python -m pytest -m gpu tests/gpu
+	.venv-gpu/bin/python -m pytest -n 6 --dist loadgroup -m gpu tests/gpu
 	.venv-gpu/bin/python -m benchmarks
 	.venv-gpu/bin/python -m benchmarks.prediction
 	.venv-gpu/bin/python -m benchmarks.gradients
