@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.gpu.device import ON_THE_DEVICE, lines_of
-from tests.placing import GPUS
+from tests.gpu.device import ON_THE_DEVICE, lines_of, needs_gpu
 
 pytestmark = ON_THE_DEVICE
 
@@ -119,7 +116,8 @@ for is_compiled in (False, True):
 """
 
 
-@pytest.mark.skipif(not GPUS, reason="TensorFlow counts no memory of a CPU")
+# TensorFlow counts no memory of a CPU.
+@needs_gpu
 def test_a_step_takes_no_more_memory_than_in_float32() -> None:
     lines = lines_of(PEAKS)
     assert len(lines) == 8
