@@ -84,9 +84,6 @@ def split_fused(
 ) -> Sequence[NodeDef]:
     """Return the parts of a retyped fused node, or the node alone if it can stay.
 
-    Before   conv(fused: BiasAdd, Relu)
-    After    conv/tf_amp_Conv2D --> conv/tf_amp_BiasAdd --> conv
-
     Args:
       proto: a node whose low slots are already retyped.
       low_dtype: DataType of the low side.
@@ -98,6 +95,28 @@ def split_fused(
     """
     if not product_alone and not needs_split(proto, low_dtype, device_type):
         return (proto,)
+    return parted(
+        proto,
+        low_dtype,
+        unused,
+        has_flat_bias=has_flat_bias,
+        product_alone=product_alone,
+    )
+
+
+def parted(
+    proto: NodeDef,
+    low_dtype: int,
+    unused: Callable[[str], str],
+    *,
+    has_flat_bias: bool,
+    product_alone: bool = False,
+) -> Sequence[NodeDef]:
+    """Return the parts of a fused node; arguments as of `split_fused`.
+
+    Before   conv(fused: BiasAdd, Relu)
+    After    conv/tf_amp_Conv2D --> conv/tf_amp_BiasAdd --> conv
+    """
     parts = parts_of(proto)
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []

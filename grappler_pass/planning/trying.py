@@ -71,16 +71,16 @@ def tried(draft: Draft) -> Draft:
     outcome = tuner.outcome(trial_from_draft(draft), decided)
     match outcome:
         case Outcome.SLOWER:
-            draft = _withdrawn(draft, Cause.TRIAL)
+            draft = withdrawn(draft, Cause.TRIAL)
         case Outcome.OPEN:
             draft = dataclasses.replace(draft, is_open=True)
         case Outcome.WITHHELD:
-            withdrawn = _withdrawn(draft, Cause.DOUBT)
-            draft = dataclasses.replace(withdrawn, is_open=True)
+            draft = withdrawn(draft, Cause.DOUBT)
+            draft = dataclasses.replace(draft, is_open=True)
         case Outcome.KERNEL_STATE if not draft.is_sure:
-            draft = _withdrawn(draft, Cause.KERNEL_STATE)
+            draft = withdrawn(draft, Cause.KERNEL_STATE)
         case Outcome.UNKNOWN if not draft.is_sure:
-            draft = _withdrawn(draft, Cause.MARGIN)
+            draft = withdrawn(draft, Cause.MARGIN)
         case Outcome.UNKNOWN if draft.is_certain:
             return draft
     plan = dataclasses.replace(draft.plan, outcome=outcome.value)
@@ -89,7 +89,7 @@ def tried(draft: Draft) -> Draft:
 
 def _keep_decided(draft: Draft, is_faster: bool) -> None:
     """Have remembered how a graph has come out in the end."""
-    keep(draft if is_faster else _withdrawn(draft, Cause.TRIAL))
+    keep(draft if is_faster else withdrawn(draft, Cause.TRIAL))
 
 
 def trial_from_draft(draft: Draft) -> Trial:
@@ -115,7 +115,7 @@ def trial_from_draft(draft: Draft) -> Trial:
     )
 
 
-def _withdrawn(draft: Draft, reason: Cause) -> Draft:
+def withdrawn(draft: Draft, reason: Cause) -> Draft:
     """Return the draft with everything in float32 and the graph as it was given."""
     fallback = tuple(
         reason if is_low else cause
