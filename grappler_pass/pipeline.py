@@ -38,6 +38,7 @@ from grappler_pass.pricing.compiled import FusingPricer
 from grappler_pass.pricing.seconds import Pricer
 from grappler_pass.pricing.shape_guesses import fill_shapes
 from grappler_pass.rewriting.apply import apply, is_rewritten
+from grappler_pass.rewriting.layouts import lay_out
 from grappler_pass.rewriting.verify import verify_rewrite
 
 
@@ -175,6 +176,7 @@ PLANNING = (
 STAGES = (
     *PLANNING,
     ("rewrite", apply),
+    ("lay out", lay_out),
     ("keep weights", keep_weights),
     ("verify", _verify),
     ("try", tried),

@@ -29,6 +29,10 @@ DEFAULT_MARGIN = 0.02
 # By so much of its seconds a node may be slower if its results take half the memory.
 DEFAULT_TIE = 0.01
 
+# From a graph, and the nodes in it that have to stay as they are, to the graph in the
+# layouts that TensorFlow chooses for it; to None where it cannot be asked.
+Layouts = Callable[[GraphDef, tuple[str, ...]], GraphDef | None]
+
 PRICED, FORCED = "O1", ("O2", "O3")
 
 _LATER: Any = None
@@ -156,6 +160,8 @@ class Settings:
         it stays as it is with a cast behind it.
       predicts_memory: whether the plan is shown, and so has bytes of activations.
       kernels: knows which 16-bit kernels compute wrong numbers; None: all are trusted.
+      layouts: chooses layouts of convolutions on GPUs anew once they are in 16 bits;
+        None: they stay as they are.
     """
 
     low_dtype: str
@@ -175,6 +181,7 @@ class Settings:
     fold_constants: bool = True
     predicts_memory: bool = True
     kernels: Kernels | None = None
+    layouts: Layouts | None = None
 
     @property
     def uses_lists(self) -> bool:

@@ -53,7 +53,7 @@ def _rewritten(draft: Draft) -> GraphDef:
     library are not looked into.
     """
     graph_def, view, slots = draft.graph_def, draft.view, draft.slots
-    low_dtype, names = draft.low_dtype, _Names(draft.view)
+    low_dtype, names = draft.low_dtype, Names(draft.view.index)
     edits = _edits(view, draft.casts, names)
     absorbed = frozenset(draft.casts.absorbed)
     low_nodes = draft.low_nodes
@@ -119,13 +119,15 @@ def with_marks(graph_def: GraphDef, names: set[str]) -> GraphDef:
     return graph_def
 
 
-class _Names:
+class Names:
     """Hands out node names not yet taken, the same ones in every run."""
 
-    def __init__(self, view: GraphView) -> None:
-        self._taken = set(view.index)
+    def __init__(self, taken: Iterable[str]) -> None:
+        """Begin with the names of a graph's nodes."""
+        self._taken = set(taken)
 
     def unused(self, wanted: str) -> str:
+        """Return a name, with a number behind it if it is taken."""
         name, number = wanted, 0
         while name in self._taken:
             number += 1
@@ -159,7 +161,7 @@ def _absorb(copy: NodeDef, low_dtype: int) -> None:
     copy.attr["T"].type = low_dtype
 
 
-def _edits(view: GraphView, casts: CastPlan, names: _Names) -> _Edits:
+def _edits(view: GraphView, casts: CastPlan, names: Names) -> _Edits:
     behind: dict[int, list[NodeDef]] = {}
     inputs: dict[Reader, str] = {}
     for conversion in casts.conversions:
@@ -197,7 +199,7 @@ def _awaited(
 
 
 def _made_for(
-    view: GraphView, conversion: Conversion, names: _Names
+    view: GraphView, conversion: Conversion, names: Names
 ) -> tuple[NodeDef, ...]:
     """Return the nodes that make a converted tensor; the last one's output is it."""
     if conversion.is_identity:
@@ -226,7 +228,7 @@ def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> Node
 
 
 def _hoisted(
-    view: GraphView, conversion: Conversion, stem: str, names: _Names
+    view: GraphView, conversion: Conversion, stem: str, names: Names
 ) -> tuple[NodeDef, ...]:
     """Read and cast a variable outside its loops, and enter the low value.
 

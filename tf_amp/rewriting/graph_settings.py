@@ -22,6 +22,7 @@ from tf_amp.config.scope_registry import Scope
 from tf_amp.errors import ConfigError
 from tf_amp.measuring import process_costs
 from tf_amp.message_codes import Code
+from tf_amp.rewriting import layouts
 
 if TYPE_CHECKING:
     from grappler_pass.costs import CostModel
@@ -104,8 +105,12 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         kernels = known.kernels_here(config)
     else:
         kernels = known.kernels_of_profile(choice.profiles[0][1])
-    return settings_with_models(
+    chosen = settings_with_models(
         config, choice.low_dtype, models, device_type=device_type, kernels=kernels
+    )
+    capability = devices.device_of_type("GPU").capability
+    return dataclasses.replace(
+        chosen, layouts=layouts.layouts_for(chosen.low_dtype, capability)
     )
 
 

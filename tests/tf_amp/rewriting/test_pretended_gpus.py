@@ -1,0 +1,289 @@
+"""What becomes of convolutions on GPUs that are not here, through both iterations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+import tf_amp
+from tests.pretended_gpu import (
+    A100,
+    H100,
+    LOW,
+    P100,
+    T4,
+    V100,
+    Gpu,
+    Traced,
+    fused_in,
+    layout_of,
+    pretended,
+    results_on_cpu,
+    type_of,
+)
+from tf_amp.rewriting import layouts
+
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
+
+Tensors = Sequence[tf.Tensor]
+FLOAT32 = tf.float32.as_datatype_enum
+# From tensors, and the type that they are cast to by hand, to results.
+Function = Callable[[tf.DType, Tensors], Tensors]
+
+
+class Program(NamedTuple):
+    """A function of float32 tensors of these shapes."""
+
+    function: Function
+    shapes: Sequence[Sequence[int]]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its arguments."""
+        return [f"x{i}" for i in range(len(self.shapes))]
+
+    def traced(self, gpu: Gpu, dtype: tf.DType = tf.float32) -> Traced:
+        """Return its graph, all of it cast to a type by hand."""
+        specs = [
+            tf.TensorSpec(shape, name=name)
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        ]
+
+        def cast_by_hand(*given: tf.Tensor) -> Tensors:
+            results = self.function(dtype, [tf.cast(x, dtype) for x in given])
+            return [tf.cast(result, tf.float32) for result in results]
+
+        return Traced.from_function(cast_by_hand, specs, gpu)
+
+    def values(self) -> list[np.ndarray]:
+        """Return arguments, the same each time."""
+        random = np.random.default_rng(1)
+        return [
+            (random.normal(size=shape) / np.sqrt(np.prod(shape[:-1]))).astype("f4")
+            for shape in self.shapes
+        ]
+
+
+def biased(dtype: tf.DType, given: Tensors) -> Tensors:
+    """Return what two layers of convolutions with Relu, and a product, make."""
+    x, w1, b1, depthwise, w2, b2, w3 = given
+    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w1, 1, "SAME"), b1))
+    x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    x = tf.nn.relu(tf.nn.depthwise_conv2d(x, depthwise, [1, 1, 1, 1], "SAME"))
+    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w2, 1, "SAME"), b2))
+    return [tf.reduce_mean(x, [1, 2]) @ w3]
+
+
+def normalized(dtype: tf.DType, given: Tensors, *, training: bool = True) -> Tensors:
+    """Return a residual block, whose normalizations are followed by Relu."""
+    x, w1, w2, scale, offset = given
+
+    def norm(x: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.FusedBatchNormV3(
+            x=x,
+            scale=tf.cast(scale, tf.float32),
+            offset=tf.cast(offset, tf.float32),
+            mean=tf.zeros([0] if training else [CHANNELS]),
+            variance=tf.ones([0] if training else [CHANNELS]),
+            is_training=training,
+        ).y
+
+    y = tf.nn.relu(norm(tf.nn.conv2d(x, w1, 1, "SAME")))
+    return [tf.nn.relu(norm(tf.nn.conv2d(y, w2, 1, "SAME")) + y)]
+
+
+def standardized(dtype: tf.DType, given: Tensors) -> Tensors:
+    """Return what has sums over all axes but channels, joined and padded, behind it."""
+    x, w1, w2, scale, offset = given
+    x = tf.nn.conv2d(x, w1, 2, "SAME")
+    mean = tf.reduce_mean(x, [0, 1, 2], keepdims=True)
+    square = tf.reduce_mean(x * x, [0, 1, 2], keepdims=True)
+    y = (x - mean) * tf.math.rsqrt(square - mean * mean + 1e-3) * scale + offset
+    left, right = tf.split(tf.nn.relu(y), 2, axis=3)
+    joined = tf.concat([right, left], axis=-1)
+    padded = tf.pad(joined, [[0, 0], [1, 1], [2, 0], [0, 0]])
+    y = tf.nn.avg_pool2d(tf.nn.conv2d(padded, w2, 1, "VALID"), 2, 2, "VALID")
+    return [tf.reduce_max(y, 1), tf.reshape(y, [BATCH, -1])]
+
+
+def inferred(dtype: tf.DType, given: Tensors) -> Tensors:
+    """Return a residual block as it is evaluated."""
+    return normalized(dtype, given, training=False)
+
+
+def with_gradients(function: Function) -> Function:
+    """Return a function with the gradients of its results, too."""
+
+    def step(dtype: tf.DType, given: Tensors) -> Tensors:
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            results = function(dtype, given)
+            loss = tf.reduce_sum(tf.cast(results[0], tf.float32) ** 2)
+        return [loss, *tape.gradient(loss, given)]
+
+    return step
+
+
+BATCH, SIZE, CHANNELS = 4, 12, 16
+IMAGES = (BATCH, SIZE, SIZE, CHANNELS)
+KERNEL = (3, 3, CHANNELS, CHANNELS)
+BIASED = (
+    IMAGES,
+    KERNEL,
+    (CHANNELS,),
+    (3, 3, CHANNELS, 1),
+    KERNEL,
+    (CHANNELS,),
+    (CHANNELS, 8),
+)
+NORMALIZED = IMAGES, KERNEL, KERNEL, (CHANNELS,), (CHANNELS,)
+PROGRAMS = {
+    "biased": Program(biased, BIASED),
+    "biased step": Program(with_gradients(biased), BIASED),
+    "standardized": Program(standardized, NORMALIZED),
+    "standardized step": Program(with_gradients(standardized), NORMALIZED),
+    "normalized": Program(inferred, NORMALIZED),
+    "normalized step": Program(with_gradients(normalized), NORMALIZED),
+}
+programs = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+dtypes = pytest.mark.parametrize("dtype", LOW)
+gpus = pytest.mark.parametrize(
+    "gpu",
+    [P100, V100, T4, A100, H100],
+    ids=["P100", "V100", "T4", "A100", "H100"],
+)
+
+
+@contextlib.contextmanager
+def enabled(
+    gpu: Gpu, dtype: str, *, level: str = "O2", tf32: bool = True
+) -> Iterator[None]:
+    """Pretend a GPU inside, on which all is in 16 bits that may be."""
+    with pretended(gpu, tf32=tf32):
+        # Scales need variables, which nothing initializes.
+        tf_amp.enable(dtype, opt_level=level, strict=True, loss_scale="none")
+        yield
+        tf_amp.disable()
+
+
+def forms(traced: Traced) -> set[tuple[object, ...]]:
+    """Return how nodes in 16 bits that have a layout, or hold others, do so."""
+    return {
+        (node.op, fused_in(node), layout_of(node), type_of(node))
+        for node in traced.low_nodes
+        if layout_of(node) or fused_in(node)
+    }
+
+
+@pytest.mark.parametrize("tf32", [True, False], ids=["tf32", "exact"])
+@gpus
+@dtypes
+@programs
+def test_no_form_is_made_that_tensorflow_does_not_make_itself(
+    program: Program, dtype: str, gpu: Gpu, tf32: bool
+) -> None:
+    with enabled(gpu, dtype, tf32=tf32):
+        found = forms(program.traced(gpu).optimized())
+        by_hand = program.traced(gpu, tf.dtypes.as_dtype(dtype))
+        assert found
+        assert found <= forms(by_hand.optimized(with_pass=False))
+
+
+def products_of(traced: Traced) -> list[NodeDef]:
+    """Return the convolutions of a graph, and their gradients."""
+    return [n for n in traced.graph_def.node if "Conv2" in n.op]
+
+
+def three_convolutions(dtype: tf.DType, given: Tensors) -> Tensors:
+    """Return what three convolutions make, one after the other."""
+    x, *kernels = given
+    for kernel in kernels:
+        x = tf.nn.conv2d(x, kernel, 1, "SAME")
+    return [x]
+
+
+@pytest.mark.parametrize("gpu", [V100, H100], ids=["V100", "H100"])
+# What is fused of a normalization that is evaluated runs on GPUs alone.
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"normalized"}))
+def test_results_are_those_of_float32(name: str, gpu: Gpu) -> None:
+    program = PROGRAMS[name]
+    # Compute capability 9.0 chooses channels first, too, if float32 is to be exact.
+    with enabled(gpu, "float16", tf32=False):
+        # In the second iteration biases are fused, which no CPU's kernel computes.
+        laid_out = program.traced(gpu).optimized(iterations=1)
+        plain, by_hand = program.traced(gpu), program.traced(gpu, tf.float16)
+    assert "NCHW" not in {layout_of(node) for node in laid_out.low_nodes}
+    values, names = program.values(), program.names
+    found, wanted, yardstick = (
+        results_on_cpu(graph, values, names) for graph in (laid_out, plain, by_hand)
+    )
+    for low, exact, hand in zip(found, wanted, yardstick, strict=True):
+        assert low.shape == exact.shape
+        assert low.dtype == exact.dtype
+        assert error(low, exact) < max(2 * error(hand, exact), 0.01)
+
+
+def error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Return the norm of a difference, by that of what is wanted."""
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+@programs
+@dtypes
+def test_fewer_transposes_are_left_than_in_float32(
+    program: Program, dtype: str
+) -> None:
+    gpu = V100 if dtype == "float16" else A100
+    with enabled(gpu, dtype, tf32=False):
+        found = program.traced(gpu).optimized()
+        float32 = program.traced(gpu).optimized(with_pass=False)
+    assert found.count("Transpose") <= float32.count("Transpose")
+
+
+@programs
+@dtypes
+def test_a_second_visit_changes_nothing(program: Program, dtype: str) -> None:
+    with enabled(H100, dtype):
+        once = program.traced(H100).optimized(iterations=1)
+        again = once.optimized(iterations=1, layouts=False)
+        alone = once.optimized(iterations=1, layouts=False, with_pass=False)
+    assert again.low_nodes
+    assert again.graph_def == alone.graph_def
+
+
+@programs
+def test_new_nodes_are_on_the_gpu(program: Program) -> None:
+    with enabled(V100, "float16"):
+        found = program.traced(V100).optimized()
+    assert {node.device for node in found.graph_def.node} == {
+        "/job:localhost/replica:0/task:0/device:GPU:0"
+    }
+
+
+def test_biases_are_added_in_float32_where_layouts_cannot_be_chosen() -> None:
+    program = PROGRAMS["biased step"]
+    with (
+        mock.patch.object(layouts, "_laid_out", lambda *asked: None),
+        enabled(V100, "float16"),
+    ):
+        found = program.traced(V100).optimized()
+    products = products_of(found)
+    assert {(type_of(n), layout_of(n)) for n in products} == {(LOW["float16"], "NCHW")}
+    assert not any(map(fused_in, products))
+
+
+def test_convolutions_that_stay_float32_keep_their_layout_where_most_do() -> None:
+    with pretended(V100):
+        tf_amp.enable("float16", opt_level="O2", strict=True, exclude=("Conv2D_[12]",))
+        found = Program(three_convolutions, (IMAGES, *[KERNEL] * 3)).traced(V100)
+        found = found.optimized()
+        tf_amp.disable()
+    layouts_of = {(type_of(node), layout_of(node)) for node in products_of(found)}
+    assert layouts_of == {(LOW["float16"], "NHWC"), (FLOAT32, "NCHW")}
