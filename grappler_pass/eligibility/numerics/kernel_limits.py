@@ -42,6 +42,10 @@ _APPROXIMATE = frozenset({"Softplus"})
 # (fused_batch_norm_op.cc).
 _FLOAT32_ONLY = frozenset({("FusedBatchNormV3", "U")})
 
+# On GPUs TensorFlow fuses it in float32 and float16 alone (`IsGpuCompatibleDataType` in
+# remapper.cc), and only if cublasLt is asked for: nobody's bfloat16 has run there.
+_UNFUSED_ON_GPUS = frozenset({"_FusedMatMul"})
+
 
 def has_kernel(
     op: str, proto: NodeDef, types: tuple[tuple[str, int], ...], device_type: str
@@ -51,6 +55,9 @@ def has_kernel(
     It may be the op of one part of a fused node.
     """
     if any(t != FLOAT32 and (op, attr) in _FLOAT32_ONLY for attr, t in types):
+        return False
+    bfloat16 = ("T", types_pb2.DT_BFLOAT16) in types
+    if bfloat16 and op in _UNFUSED_ON_GPUS and device_type != "CPU":
         return False
     half = ("T", types_pb2.DT_HALF) in types
     if half and device_type == "CPU" and refuses_half(op, proto):

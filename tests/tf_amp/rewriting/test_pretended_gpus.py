@@ -13,6 +13,8 @@ import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
+from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
+from grappler_pass.graph.type_slots import DTYPE_NAMES
 from tests.pretended_gpu import (
     A100,
     H100,
@@ -28,6 +30,7 @@ from tests.pretended_gpu import (
     results_on_cpu,
     type_of,
 )
+from tf_amp._tensorflow_private import graphs as private
 from tf_amp.rewriting import layouts
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
@@ -201,12 +204,24 @@ def products_of(traced: Traced) -> list[NodeDef]:
     return [n for n in traced.graph_def.node if "Conv2" in n.op]
 
 
-def three_convolutions(dtype: tf.DType, given: Tensors) -> Tensors:
-    """Return what three convolutions make, one after the other."""
+def convolutions(
+    dtype: tf.DType, given: Tensors, *, data_format: str = "NHWC"
+) -> Tensors:
+    """Return what convolutions make, one after the other."""
     x, *kernels = given
     for kernel in kernels:
-        x = tf.nn.conv2d(x, kernel, 1, "SAME")
+        x = tf.nn.conv2d(x, kernel, 1, "SAME", data_format=data_format)
     return [x]
+
+
+def channels_first(dtype: tf.DType, given: Tensors) -> Tensors:
+    """Return what convolutions make that are written so."""
+    return convolutions(dtype, given, data_format="NCHW")
+
+
+LARGE_KERNEL = 3, 3, 256, 256
+LARGE = Program(convolutions, ((64, 32, 32, 256), *[LARGE_KERNEL] * 8))
+FIRST = Program(channels_first, ((64, 256, 32, 32), *[LARGE_KERNEL] * 8))
 
 
 @pytest.mark.parametrize("gpu", [V100, H100], ids=["V100", "H100"])
@@ -282,8 +297,71 @@ def test_biases_are_added_in_float32_where_layouts_cannot_be_chosen() -> None:
 def test_convolutions_that_stay_float32_keep_their_layout_where_most_do() -> None:
     with pretended(V100):
         tf_amp.enable("float16", opt_level="O2", strict=True, exclude=("Conv2D_[12]",))
-        found = Program(three_convolutions, (IMAGES, *[KERNEL] * 3)).traced(V100)
+        found = Program(convolutions, (IMAGES, *[KERNEL] * 3)).traced(V100)
         found = found.optimized()
         tf_amp.disable()
     layouts_of = {(type_of(node), layout_of(node)) for node in products_of(found)}
     assert layouts_of == {(LOW["float16"], "NHWC"), (FLOAT32, "NCHW")}
+
+
+@pytest.mark.parametrize("profile", ["v100", "t4", "a100", "h100", "h200"])
+@pytest.mark.parametrize("program", [LARGE, FIRST], ids=["last", "first"])
+def test_plans_that_pay_read_channels_last(program: Program, profile: str) -> None:
+    with pretended(V100):
+        tf_amp.enable("float16", device_profile=profile, strict=True)
+        found = program.traced(V100).optimized()
+        (plan,) = {plan.summary(): plan for plan in tf_amp.plans()}.values()
+    forms_found = {(type_of(n), layout_of(n)) for n in products_of(found)}
+    assert forms_found == {(LOW["float16"], "NHWC")}
+    assert plan.predicted_speedup > 1.2
+
+
+def test_transposes_are_in_the_predicted_time() -> None:
+    def found() -> tuple[Traced, float]:
+        tf_amp.enable("float16", strict=True)
+        traced = FIRST.traced(V100).optimized(iterations=1)
+        seconds = tf_amp.plans()[-1].seconds_after
+        tf_amp.disable()
+        return traced, seconds
+
+    with pretended(V100):
+        traced, seconds = found()
+    left_alone = mock.patch.object(layouts, "layouts_for", lambda *asked: None)
+    with left_alone, pretended(V100):
+        _, without = found()
+    model = CostModel(DeviceProfile.load("v100"))
+    images = (TensorSpec(FIRST.shapes[0], "float32"),)
+    transpose = OpCall("Transpose", {}, images, images)
+    transposes = [node for node in traced.graph_def.node if node.op == "Transpose"]
+    assert len(transposes) == 2
+    assert seconds - without == pytest.approx(
+        sum(model.price(transpose, DTYPE_NAMES[type_of(t)]).seconds for t in transposes)
+    )
+
+
+def test_what_xla_compiles_keeps_its_layout() -> None:
+    specs = [tf.TensorSpec(shape) for shape in FIRST.shapes]
+    with enabled(H100, "bfloat16"):
+        step = tf.function(lambda *x: channels_first(tf.float32, x), jit_compile=True)
+        name = step.get_concrete_function(*specs).name
+    nodes = private.function_named(name).node_def
+    products = [node for node in nodes if node.op == "Conv2D"]
+    assert {(type_of(n), layout_of(n)) for n in products} == {(LOW["bfloat16"], "NCHW")}
+    assert "Transpose" not in {node.op for node in nodes}
+
+
+@dtypes
+def test_bfloat16_products_with_a_bias_are_in_parts(dtype: str) -> None:
+    def product(*given: tf.Tensor) -> tf.Tensor:
+        # What Grappler makes of a dense layer where cublasLt is asked for.
+        fused = tf.compat.v1.AttrValue(list={"s": [b"BiasAdd", b"Relu"]})
+        attrs = {"fused_ops": fused, "num_args": tf.compat.v1.AttrValue(i=1)}
+        graph = tf.compat.v1.get_default_graph()
+        op = graph.create_op("_FusedMatMul", given, [tf.float32], name="x", attrs=attrs)
+        return tf.identity(op.outputs[0])
+
+    with enabled(H100, dtype, level="O3"):
+        specs = [tf.TensorSpec(shape) for shape in ((64, 64), (64, 64), (64,))]
+        found = Traced.from_function(product, specs, H100).optimized()
+    (fused,) = (node for node in found.low_nodes if "MatMul" in node.op)
+    assert fused.op == ("_FusedMatMul" if dtype == "float16" else "MatMul")
