@@ -5,12 +5,15 @@ A size that the graph leaves open is None.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 from grappler_pass.graph.shapes import Shape
-from grappler_pass.kernels.kernel import Kernel
+from grappler_pass.kernels.kernel import Kernel, Operand
 
 Size = int | None
 
@@ -141,6 +144,53 @@ def convolution_of(kernel: Kernel) -> Convolution:
         channels_out=result[channels],
         depth=1 if is_depthwise else window[-2],
     )
+
+
+def channels_last(kernel: Kernel) -> Kernel:
+    """Return a kernel as it runs once its images read channels last."""
+    attrs = kernel.proto.attr
+    is_one = role_of(kernel.op) not in (Role.BATCH_PRODUCT, Role.OTHER)
+    layout = attrs["data_format"].s if "data_format" in attrs else b""
+    if not is_one or not layout.startswith(b"NC"):
+        return kernel
+    _, image, window, _ = _CONVOLUTIONS[kernel.op]
+    rank = len(layout)
+    order = [0, *range(2, rank), 1]
+
+    def moved_shape(shape: Shape | None) -> Shape | None:
+        has_axes = shape is not None and len(shape) == rank
+        return tuple(shape[i] for i in order) if shape and has_axes else shape
+
+    def moved(position: int, operand: Operand) -> Operand:
+        if position == window or (operand.values and image != _OUTPUT):
+            return operand
+        values = operand.values and tuple(operand.values[i] for i in order)
+        return operand._replace(shape=moved_shape(operand.shape), values=values)
+
+    is_filter = window == _OUTPUT
+    return dataclasses.replace(
+        kernel,
+        proto=_moved_attributes(kernel.proto, order),
+        operands=tuple(moved(*each) for each in enumerate(kernel.operands)),
+        results=kernel.results
+        if is_filter
+        else tuple(map(moved_shape, kernel.results)),
+    )
+
+
+def _moved_attributes(given: NodeDef, order: Sequence[int]) -> NodeDef:
+    """Return a node whose attributes list axes in another order, channels last."""
+    proto = NodeDef()
+    proto.CopyFrom(given)
+    layout = given.attr["data_format"].s
+    proto.attr["data_format"].s = layout[:1] + layout[2:] + layout[1:2]
+    for name in ("strides", "dilations", "explicit_paddings"):
+        values = list(given.attr[name].list.i) if name in given.attr else []
+        width = len(values) // len(order)
+        moved = [values[width * axis + i] for axis in order for i in range(width)]
+        if moved:
+            proto.attr[name].list.i[:] = moved
+    return proto
 
 
 def batch_product_of(kernel: Kernel) -> BatchProduct:

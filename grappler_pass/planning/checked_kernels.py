@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from grappler_pass.graph.type_slots import SlotTable
 from grappler_pass.graph.view import Node
+from grappler_pass.kernels.geometry import channels_last
 from grappler_pass.kernels.kernel import Kernel, kernel_of
 from grappler_pass.kernels.known_wrong import may_be_wrong
 from grappler_pass.kernels.needs_check import needs_check
@@ -19,10 +20,17 @@ def fault_of(draft: Draft) -> Callable[[SlotTable, Node], str]:
     def fault(slots: SlotTable, node: Node) -> str:
         if kernels is None or not may_be_wrong(node.op):
             return ""
-        kernel = kernel_of(draft.view, slots, draft.shapes, node, draft.low_dtype)
+        kernel = _kernel(draft, slots, node)
         return kernels.fault(kernel, compiled=settings.fuses)
 
     return fault
+
+
+def _kernel(draft: Draft, slots: SlotTable, node: Node) -> Kernel:
+    """Return the kernel of a node in the layout that it will have in 16 bits."""
+    kernel = kernel_of(draft.view, slots, draft.shapes, node, draft.low_dtype)
+    is_laid_out = draft.settings.layouts is not None and kernel.device_type == "GPU"
+    return channels_last(kernel) if is_laid_out else kernel
 
 
 def to_check(draft: Draft) -> list[Kernel]:
@@ -33,11 +41,7 @@ def to_check(draft: Draft) -> list[Kernel]:
     if draft.settings.kernels is None or draft.settings.fuses:
         return []
     nodes = (draft.view.nodes[node] for node in sorted(draft.low_nodes))
-    kernels = (
-        kernel_of(draft.view, draft.slots, draft.shapes, node, draft.low_dtype)
-        for node in nodes
-        if may_be_wrong(node.op)
-    )
+    kernels = (_kernel(draft, draft.slots, n) for n in nodes if may_be_wrong(n.op))
     return list({k.key: k for k in kernels if needs_check(k)}.values())
 
 

@@ -126,7 +126,7 @@ def _placed_as(given: NodeDef, node: NodeDef) -> NodeDef:
     return node
 
 
-def _hidden(graph_def: GraphDef, low_dtype: int, home: Home) -> set[str]:
+def _hidden(graph_def: GraphDef, low_dtype: int, home: Home | None) -> set[str]:
     """Name the nodes whose layout stays."""
     laid_out = [
         node
@@ -155,7 +155,7 @@ def _uncounted(low_dtype: int, device: str) -> Iterator[NodeDef]:
     yield from (one, conv)
 
 
-def with_biases_apart(graph_def: GraphDef, home: Home) -> GraphDef:
+def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
     """Return the graph with biases in float32 where a fused float16 one is wrong.
 
     Before   conv(float16, NCHW) --> bias(float16) --> relu
