@@ -36,6 +36,7 @@ class Command:
       seconds_per_seed: after which a worker is taken to hang.
       try_recipe: does as `reproduce` with the text of a recipe, where seeds stand for
         recipes; `check` then also tells the smallest recipe that fails.
+      passed: words of the command line that workers get, too.
     """
 
     module: str
@@ -45,6 +46,7 @@ class Command:
     summary: Callable[[Counter[str]], str]
     seconds_per_seed: int = 300
     try_recipe: Callable[[str], bool] | None = None
+    passed: tuple[str, ...] = ()
 
     def run(self, arguments: list[str] | None = None) -> int:
         """Run the command line; 0 when every seed is clean."""
@@ -114,7 +116,7 @@ class Command:
         """Yield outcomes in order; the last one tells of a crash or a hang, if any."""
         command = [sys.executable, "-m", self.module, str(len(seeds)), "--worker"]
         worker = subprocess.Popen(
-            [*command, "--start", str(seeds.start)],
+            [*command, "--start", str(seeds.start), *self.passed],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
