@@ -66,7 +66,7 @@ class Command:
             left = seeds.stop - first
             print(
                 f"stopped; continue with: python -m {self.module} {left} "
-                f"--start {first}"
+                f"--start {first} {' '.join(self.passed)}".rstrip()
             )
             return 130
         print(campaign.summary())
@@ -207,11 +207,12 @@ class _Campaign:
             self._totals.update({name: outcome[name] for name in counts})
             if len(self._done) % 500 == 0 and not progress.console.is_terminal:
                 print(f"{len(self._done)} of {len(self._seeds)} seeds", flush=True)
+            words = " ".join(["--seed", str(seed), *self._command.passed])
             for failure in failures:
                 self.failed.setdefault(seed, failure)
                 progress.console.print(
                     f"seed {seed}: {failure}\n"
-                    f"  reproduce: python -m {self._command.module} --seed {seed}",
+                    f"  reproduce: python -m {self._command.module} {words}",
                     soft_wrap=True,
                     markup=False,
                     highlight=False,

@@ -71,15 +71,25 @@ class Right:
 
     def faults(self, dtype: str, draw: str, got: Iterable[tf.Tensor]) -> list[Fault]:
         """Return what is wrong with results in `dtype`."""
-        judged = [
-            _fault(dtype, draw, value, self.results[i], self._allowed(i, dtype))
-            for i, value in enumerate(got)
-        ]
+        judged = [self._fault(dtype, draw, value, i) for i, value in enumerate(got)]
         return [fault for fault in judged if fault is not None]
 
-    def _allowed(self, i: int, dtype: str) -> np.ndarray | None:
+    def _fault(self, dtype: str, draw: str, got: tf.Tensor, i: int) -> Fault | None:
+        low = np.asarray(got.numpy()).astype(np.float64)
+        right = _as_large_as(self.results[i], dtype)
+        with np.errstate(invalid="ignore"):
+            difference = np.where(low == right, 0.0, np.abs(low - right))
+        difference = np.nan_to_num(difference, nan=1e30, posinf=1e30)
+        off = difference > self._allowed(i, dtype)
         if not self.exact:
+            off &= _wrong_slices(difference, right)
+        if not off.any():
             return None
+        norm = np.linalg.norm(right[np.isfinite(right)]) or 1.0
+        error = float(np.linalg.norm(difference) / norm)
+        return Fault(dtype, draw, error, int(off.sum()), off.size)
+
+    def _allowed(self, i: int, dtype: str) -> np.ndarray:
         return np.sum([_spacing(value, dtype) for value in self.behind[i]], axis=0)
 
 
@@ -89,7 +99,7 @@ def is_exact(case: KernelCase) -> bool:
 
 
 def draws_of(case: KernelCase) -> tuple[str, ...]:
-    """Return which operands say something: of what is inexact, not the constant ones."""
+    """Return which operands say something: ones do not of what is inexact."""
     return ("integers", "ones") if is_exact(case) else ("integers",)
 
 
@@ -117,7 +127,7 @@ def _right_op(case: KernelCase, inputs: Operands) -> list[tf.Tensor]:
 def faults_of(
     case: KernelCase, dtypes: Iterable[str] = ("float32", *LOW_DTYPES), seed: int = 0
 ) -> list[Fault] | None:
-    """Return what is wrong, at most one fault a type and draw; None where it is refused."""
+    """Return at most one fault a type and draw; None where TensorFlow refuses."""
     faults, ran = [], False
     for draw in draws_of(case):
         operands = kernel_calls.operands_of(case, draw, seed)
@@ -131,9 +141,7 @@ def faults_of(
     return faults if ran else None
 
 
-def run(
-    case: KernelCase, operands: Operands, right: Right
-) -> list[tf.Tensor] | None:
+def run(case: KernelCase, operands: Operands, right: Right) -> list[tf.Tensor] | None:
     """Run the kernel in dirty memory; None where there is none in this type."""
     call = kernel_calls.runner(case)
     dirty([*right.results, *operands.values()])
@@ -171,25 +179,10 @@ def _spacing(value: np.ndarray, dtype: str) -> np.ndarray:
     return np.where(value == 0, 0.0, spacing)
 
 
-def _fault(
-    dtype: str, draw: str, got: tf.Tensor, right: np.ndarray, allowed: np.ndarray | None
-) -> Fault | None:
-    """Compare one result; `allowed` is what each element may be off, if that is exact."""
-    low = np.asarray(got.numpy()).astype(np.float64)
+def _as_large_as(value: np.ndarray, dtype: str) -> np.ndarray:
+    """Return it infinite where the type is."""
     largest = float(tf.as_dtype(dtype).max)
-    right = np.where(np.abs(right) > largest, np.copysign(np.inf, right), right)
-    with np.errstate(invalid="ignore"):
-        difference = np.where(low == right, 0.0, np.abs(low - right))
-    difference = np.nan_to_num(difference, nan=1e30, posinf=1e30)
-    if allowed is not None:
-        off = difference > allowed
-    else:
-        off = _wrong_slices(difference, right)
-    if not off.any():
-        return None
-    norm = np.linalg.norm(right[np.isfinite(right)]) or 1.0
-    error = float(np.linalg.norm(difference) / norm)
-    return Fault(dtype, draw, error, int(off.sum()), off.size)
+    return np.where(np.abs(value) > largest, np.copysign(np.inf, value), value)
 
 
 def _wrong_slices(difference: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from tests.kernel_cases import KernelCase
+from tests.kernel_cases import KernelCase, Shape
 from tests.kernel_draws import Conv, with_steps
 
 _GRADIENTS = ("BackpropInput", "BackpropFilter")
@@ -80,7 +80,9 @@ def _padding_only(pick: random.Random) -> KernelCase:
         strides=(pick.choice((1, 2, 2, 3)),) * 2,
         padding="SAME",
     )
-    return conv.case(pick.choice(("BackpropFilter", "BackpropFilter", "BackpropInput", "")))
+    return conv.case(
+        pick.choice(("BackpropFilter", "BackpropFilter", "BackpropInput", ""))
+    )
 
 
 def _padding_only_depthwise(pick: random.Random) -> KernelCase:
@@ -118,14 +120,19 @@ def _time_series(pick: random.Random) -> KernelCase:
     return conv.case(pick.choice(("", "BackpropInput", "BackpropFilter")))
 
 
+def _batch_pairs(batch: int) -> Sequence[tuple[Shape, Shape]]:
+    """Return batches of two operands; the last pair corrupts memory in every type."""
+    return (
+        *(((batch,), ()), ((), (batch,)), ((batch,), (1,)), ((1,), (batch,))),
+        *(((batch,), (batch,)), ((2, batch), (batch,)), ((2, batch), (1, batch))),
+        *(((2, batch), ()), ((batch, 2), (batch, 1)), ((batch, 1), (1, 2))),
+    )
+
+
 def _single_rows(pick: random.Random) -> KernelCase:
     """Draw a batched product with dimensions of 1, broadcast or not."""
     batch = pick.choice((2, 3, 5, 8))
-    left, right = pick.choice(
-        (((batch,), ()), ((), (batch,)), ((batch,), (1,)), ((1,), (batch,)))
-        + (((batch,), (batch,)), ((2, batch), (batch,)), ((2, batch), (1, batch)))
-        + (((batch, 2), (batch, 1)), ((batch, 1), (1, 2)))
-    )
+    left, right = pick.choice(_batch_pairs(batch))
     sizes = [pick.choice((2, 7, 8, 11, 16, 32, 40, 64, 100)) for _ in range(3)]
     for axis in pick.sample(range(3), pick.choice((1, 1, 2))):
         sizes[axis] = 1
@@ -196,7 +203,9 @@ def _expansion(pick: random.Random) -> KernelCase:
         strides=(pick.choice((1, 1, 1, 2)),) * 2,
         padding="SAME",
     )
-    return conv.case(pick.choice(("BackpropFilter", "BackpropFilter", "BackpropInput", "")))
+    return conv.case(
+        pick.choice(("BackpropFilter", "BackpropFilter", "BackpropInput", ""))
+    )
 
 
 _FAMILIES: Sequence[Callable[[random.Random], KernelCase]] = (

@@ -295,7 +295,9 @@ def _elementwise(pick: random.Random) -> KernelCase:
     shape = _shape(pick)
     kind = pick.randrange(6)
     if kind == 0:
-        return KernelCase(_with_x := pick.choice(_UNARY), ((_X.get(_with_x, "x"), shape),))
+        return KernelCase(
+            _with_x := pick.choice(_UNARY), ((_X.get(_with_x, "x"), shape),)
+        )
     if kind == 1:
         op = pick.choice(("Relu", "Relu6", "LeakyRelu"))
         return KernelCase(op, (("features", shape),))

@@ -117,9 +117,7 @@ def _pads(
     return pads, tuple(sizes)
 
 
-def _taps(
-    window: Shape, sizes: Shape, attributes: Mapping[str, Any]
-) -> Iterator[_Tap]:
+def _taps(window: Shape, sizes: Shape, attributes: Mapping[str, Any]) -> Iterator[_Tap]:
     """Yield each tap of the window with what it sees of padded images."""
     for tap in itertools.product(*(range(n) for n in window[:-2])):
         places = [slice(None)]

@@ -63,9 +63,7 @@ def _run(
         tf_amp.disable()
 
 
-def _far_off(
-    right: Right, dtype: str, draw: str, got: list[tf.Tensor]
-) -> list[Fault]:
+def _far_off(right: Right, dtype: str, draw: str, got: list[tf.Tensor]) -> list[Fault]:
     """Return faults of results that are off as a whole; exact ones were judged."""
     if right.exact:
         return []

@@ -86,8 +86,10 @@ def _check_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     faults = _faults(options, case)
     if faults is None:
         return {"failures": [], "refused": 1}
-    texts = [f"{fault}, {_threads(options)}: {case}" for fault in faults]
-    wrong = {f"{case.op} {dtype}": 1 for dtype in {fault.dtype for fault in faults}}
+    dtypes = {fault.dtype for fault in faults}
+    too = "in float32, too: " if "float32" in dtypes else ""
+    texts = [f"{too}{fault}, {_threads(options)}: {case}" for fault in faults]
+    wrong = {f"{case.op} {dtype}": 1 for dtype in dtypes}
     return {"failures": ["\n  ".join(texts)] if texts else [], **wrong}
 
 
