@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +18,10 @@ from tests.kernel_check import LOW_DTYPES, Fault, Right
 _LARGEST_ERROR = 0.02
 
 
-def faults_of(case: KernelCase, opt_level: str) -> list[Fault] | None:
-    """Return what is wrong in either type where it is not so in float32."""
+def faults_of(
+    case: KernelCase, opt_level: str, low_dtypes: Iterable[str] = LOW_DTYPES
+) -> list[Fault] | None:
+    """Return what is wrong in the types where it is not so in float32."""
     if case.mode == "eager":
         case = dataclasses.replace(case, mode="fused")
     faults = []
@@ -27,7 +30,7 @@ def faults_of(case: KernelCase, opt_level: str) -> list[Fault] | None:
         right = _right(case, operands)
         if right is None:
             return None
-        for dtype in LOW_DTYPES:
+        for dtype in low_dtypes:
             got = _run(case, operands, right, dtype, opt_level)
             faults += right.faults(dtype, draw, got)[:1] or _far_off(
                 right, dtype, draw, got

@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="of an op")
     parser.add_argument("--directed", action="store_true", help="near known faults")
     parser.add_argument("--through", choices=("O1", "O2"), help="run by tf-amp")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float16"), help="this one; both without it"
+    )
     parser.add_argument("--case", help="check this one, in this process")
     return parser
 
@@ -52,6 +55,7 @@ def _words(options: argparse.Namespace) -> list[str]:
     """Return the command line that says what workers are to check."""
     words = ["--threads", str(options.threads)]
     words += ["--directed"] if options.directed else []
+    words += ["--dtype", options.dtype] if options.dtype else []
     return words + (["--through", options.through] if options.through else [])
 
 
@@ -72,13 +76,14 @@ def _set_threads(count: int) -> None:
 
 def _faults(options: argparse.Namespace, case: KernelCase) -> list[Any] | None:
     _set_threads(options.threads)
+    low_dtypes = (options.dtype,) if options.dtype else ("bfloat16", "float16")
     if options.through:
         from tests.kernel_through import faults_of
 
-        return faults_of(case, options.through)
+        return faults_of(case, options.through, low_dtypes)
     from tests.kernel_check import faults_of
 
-    return faults_of(case)
+    return faults_of(case, ("float32", *low_dtypes))
 
 
 def _check_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ GIVEN = {
         model.compile("sgd", "mse")
     """,
     "convert.md": "",
+    "kernels.md": "",
     "loss_scaling.md": """
         import keras
         tf_amp.enable("float16")

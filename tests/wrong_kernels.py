@@ -113,6 +113,16 @@ def _input_gradient(sizes: list[int], **keys: Any) -> Callable[..., Any]:
     return call
 
 
+def _after_transposed(a: Any, b: Any) -> Any:
+    """Return a product whose kernel TensorFlow takes for the one of another.
+
+    oneDNN's cache does not tell them apart.
+    """
+    if tf.executing_eagerly():
+        tf.matmul(tf.transpose(a, [0, 2, 1]), b, transpose_a=True)
+    return tf.matmul(a, b)
+
+
 _UNPADDED = {"padding": "EXPLICIT", "explicit_paddings": [0] * 8}
 
 # By the name of a row, and what it computes where rows share it.
@@ -172,6 +182,11 @@ PROGRAMS = {
         ((5, 11, 1), (11, 40)),
         ((5, 11, 2), (11, 40)),
     ),
+    "D1 of rows": Program(
+        _after_transposed,
+        ((5, 1, 11), (11, 40)),
+        ((5, 2, 11), (11, 40)),
+    ),
     "D2": Program(
         lambda a, b: tf.matmul(a, b),
         ((3, 1, 8, 8), (8, 8)),
@@ -185,6 +200,16 @@ PROGRAMS = {
     "F gradient": Program(
         _input_gradient([2, 4, 4, 1], **_UNPADDED),
         ((3, 3, 1, 512), (2, 2, 2, 512)),
+        ones=True,
+    ),
+    "F2": Program(
+        _filter_gradient([1, 1, 2, 2], 1, padding="SAME"),
+        ((14, 21, 21, 2), (14, 21, 21, 2)),
+        ones=True,
+    ),
+    "F2 of 3-D": Program(
+        _convolved([1] * 5, "VALID"),
+        ((1, 3, 3, 3, 512), (3, 3, 3, 512, 2)),
         ones=True,
     ),
     "G": Program(

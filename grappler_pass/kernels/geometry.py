@@ -95,13 +95,11 @@ class BatchProduct(NamedTuple):
     Attributes:
       left, right: leading sizes of the operands; None where the rank is open.
       rows: of the result.
-      transposes_left: whether the left operand is read transposed.
     """
 
     left: Shape | None
     right: Shape | None
     rows: Size
-    transposes_left: bool
 
 
 def role_of(op: str) -> Role:
@@ -203,7 +201,6 @@ def batch_product_of(kernel: Kernel) -> BatchProduct:
         left=None if left is None else left[:-2],
         right=None if right is None else right[:-2],
         rows=rows,
-        transposes_left=transposes,
     )
 
 

@@ -54,7 +54,7 @@ class Row(NamedTuple):
       computes: which product of a convolution, or what else; or names of ops.
       dtypes: 16-bit types, divided by spaces.
       flags: instruction sets of CPUs, any of which has it; "any" for all CPUs, "GPU".
-      library: "oneDNN" where it does not hold without that.
+      library: "oneDNN" where it does not hold without that, "Eigen" where only then.
       condition: on sizes, layout, threads.
       where: the condition in words.
       wrong: what comes out.
@@ -154,8 +154,14 @@ def _is_blind(c: Convolution, machine: Machine) -> bool:
 def _is_a_series(c: Convolution, machine: Machine) -> bool:
     summed = c.depth if c.role is Role.FORWARD else c.channels_out
     line = c.result if c.role is Role.FORWARD else c.image
-    is_narrow = _is(line[-1], 1) and _is(c.window[-1], 1) and _above(c.window[-2], 1)
-    return is_narrow and _above(summed, 32) and not (summed and summed % 16 == 0)
+    is_narrow = _is(line[-1], 1) and _is(c.window[-1], 1)
+    is_high = any(_above(size, 1) for size in c.window[:-1])
+    return (
+        is_narrow
+        and is_high
+        and _above(summed, 32)
+        and not (summed and summed % 16 == 0)
+    )
 
 
 def _has_fewer_images_than_threads(c: Convolution, machine: Machine) -> bool:
@@ -178,9 +184,11 @@ def _pads_by_hand(c: Convolution, machine: Machine) -> bool:
     return c.padding == "EXPLICIT"
 
 
-def _broadcasts_to_a_row(p: BatchProduct) -> bool:
-    differ = p.left is None or p.right is None or p.left != p.right
-    return differ and p.transposes_left and _is(p.rows, 1)
+def _broadcasts_to_rows(p: BatchProduct) -> bool:
+    if p.left is None or p.right is None:
+        return _is(p.rows, 1)
+    has_batch = any(_above(size, 1) for size in p.left)
+    return _is(p.rows, 1) and has_batch and all(_is(size, 1) for size in p.right)
 
 
 def _broadcasts_crosswise(p: BatchProduct) -> bool:
@@ -210,14 +218,19 @@ ROWS = (
     Row("A4", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_has_one_patch), "image, window and stride of one width, which times channels in is a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
     Row("A5", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
     Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
+    Row("A5", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
+    Row("A6", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
     Row("B", _FILTER, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash"),
-    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher than 1, channels in above 32 and no multiple of 16", "garbage, NaN"),
-    Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher than 1, channels out above 32 and no multiple of 16", "garbage, NaN"),
-    Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _of_product(_broadcasts_to_a_row), "one row, left operand transposed, batches differ", "all matrices but the first"),
-    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _of_product(_broadcasts_to_a_row), "one row, left operand transposed, batches differ", "all matrices but the first"),
+    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher or deeper than 1, channels in above 32 and no multiple of 16", "garbage, NaN"),
+    Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher or deeper than 1, channels out above 32 and no multiple of 16", "garbage, NaN"),
+    Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first"),
+    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first"),
     Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _of_product(_broadcasts_crosswise), "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109"),
     Row("F", _INPUT, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits"),
     Row("F", _FILTER, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits"),
+    Row("F2", _INPUT, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
+    Row("F2", _FILTER, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
+    Row("F2", frozenset({"Conv3D"}), "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
     Row("G", frozenset({"BiasAddGrad"}), "bfloat16", "any", "", _always, "always", "sums that stop growing at 256"),
     Row("G", frozenset(_LONG_SUMS.split()), _BOTH, "any", "", _always, "always", "sums that stop growing at 256 in bfloat16, at 2,048 in float16"),
     Row("G", frozenset({"Mean", "Sum"}), "float16", "any", "", _sums_many, "more than 2,048 values each", "sums that stop growing at 2,048, or infinite"),
@@ -227,7 +240,8 @@ ROWS = (
 # As wrong in float32: nothing is gained by staying there.
 ALSO_IN_FLOAT32 = (
     Row("E", frozenset({"_FusedConv2D"}), "bfloat16 float16 float32", "any", "", _always, "fused from a convolution, a bias, an addition and LeakyRelu", "as with an alpha of 0.2, whatever that is"),
-    Row("X", frozenset({"DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"}), "bfloat16 float16 float32", "any", "", _always, "dilations above 1", "as without dilation"),
+    Row("I", frozenset({"DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"}), "bfloat16 float16 float32", "any", "", _always, "dilations above 1", "as without dilation"),
+    Row("J", frozenset({"Conv3D"}), "bfloat16 float16 float32", "any", "Eigen", _always, "SAME, windows end two or more values before the image does", "windows begin in the middle"),
 )  # fmt: skip
 _ROWS_OF_OP = {
     op for row in ROWS if isinstance(row.computes, frozenset) for op in row.computes
@@ -255,7 +269,7 @@ def rows_for(machine: Machine, rows: Sequence[Row] = ROWS) -> Iterator[Row]:
 def _is_on(row: Row, machine: Machine) -> bool:
     if machine.device_type != "CPU":
         return row.flags == machine.device_type
-    if row.library == "oneDNN" and not machine.onednn:
+    if row.library and machine.onednn != (row.library == "oneDNN"):
         return False
     return row.flags == "any" or not machine.flags.isdisjoint(row.flags.split())
 
