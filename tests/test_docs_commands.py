@@ -32,7 +32,8 @@ FAILS = {
 }
 # Said to take hours, or minutes in which they, or their like, are tested elsewhere.
 LEFT_OUT = re.compile(
-    r"python -m tests.yardstick|.*python examples/|tf-amp bench (scorer|train.py$)"
+    r"python -m tests.(yardstick|kernels)|.*python examples/"
+    r"|tf-amp bench (scorer|train.py$)"
 )
 
 SCRIPT = """
