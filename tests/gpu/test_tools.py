@@ -81,6 +81,8 @@ for _ in range(3):
 
 
 def test_a_report_shows_where_the_time_of_a_script_goes(tmp_path) -> None:
+    for needed in ("jinja2", "plotly"):
+        pytest.importorskip(needed, reason="no page is drawn without it")
     (tmp_path / "train.py").write_text(SCRIPT)
     env = {"TF_AMP_OPT_LEVEL": "O2"}
     given = ("report", "train.py", "-o", "page.html")
