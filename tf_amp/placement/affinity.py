@@ -21,6 +21,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass import pipeline
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
 from grappler_pass.garbage import collection_paused
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
@@ -69,6 +70,8 @@ class PrecisionAffinity:
             item = Item(fetch=kept, feed=tuple(feed))
             shapes = shapes_from_graph_def(graph_def)
             chosen = graph_settings.settings_from_config(config_for(graph_def), "CPU")
+            home = Home(self._site.home.partition(":")[0])
+            chosen = dataclasses.replace(chosen, home=home)
             return self._cheapest(graph_def, (), item, shapes, chosen, name)[0]
 
     def __enter__(self) -> PrecisionAffinity:
