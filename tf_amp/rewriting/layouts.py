@@ -47,6 +47,7 @@ def _laid_out(
     config = ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.append("layout")
+    options.use_plugin_optimizers = options.OFF
     options.meta_optimizer_iterations = options.ONE
     options.min_graph_nodes = -1
     try:

@@ -118,6 +118,19 @@ def standardized(dtype: tf.DType, given: Tensors) -> Tensors:
     return [tf.reduce_max(y, 1), tf.reshape(y, [BATCH, -1])]
 
 
+def others(dtype: tf.DType, given: Tensors) -> Tensors:
+    """Return what further kinds of convolutions make."""
+    x, kernel, deep, solid, bias = given
+    x = tf.nn.conv2d_transpose(x, kernel, (BATCH, 24, 24, CHANNELS), 2, "SAME")
+    x = tf.nn.relu(tf.nn.bias_add(x, bias))
+    x = tf.nn.conv2d(x, kernel[:, :, :8], 1, "SAME")
+    x = tf.nn.conv2d(x, kernel, 2, [[0, 0], [1, 0], [0, 1], [0, 0]])
+    x = tf.nn.depthwise_conv2d(tf.nn.leaky_relu(x), deep, [1, 2, 2, 1], "VALID")
+    volume = tf.reshape(x, (BATCH, 5, 5, 3, CHANNELS))
+    volume = tf.nn.conv3d(volume, solid, [1] * 5, "SAME")
+    return [tf.nn.relu(tf.nn.bias_add(volume, bias))]
+
+
 def inferred(dtype: tf.DType, given: Tensors) -> Tensors:
     """Return a residual block as it is evaluated."""
     return normalized(dtype, given, training=False)
@@ -149,7 +162,9 @@ BIASED = (
     (CHANNELS, 8),
 )
 NORMALIZED = IMAGES, KERNEL, KERNEL, (CHANNELS,), (CHANNELS,)
+OTHERS = IMAGES, KERNEL, (3, 3, CHANNELS, 3), (3, *KERNEL), (CHANNELS,)
 PROGRAMS = {
+    "others": Program(others, OTHERS),
     "biased": Program(biased, BIASED),
     "biased step": Program(with_gradients(biased), BIASED),
     "standardized": Program(standardized, NORMALIZED),
