@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
@@ -382,3 +383,25 @@ def test_bfloat16_products_with_a_bias_are_in_parts(dtype: str) -> None:
         found = Traced.from_function(product, specs, H100).optimized()
     (fused,) = (node for node in found.low_nodes if "MatMul" in node.op)
     assert fused.op == ("_FusedMatMul" if dtype == "float16" else "MatMul")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "is_chosen"),
+    [
+        ("float16", None, False),
+        ("float16", P100.capability, False),
+        ("float16", V100.capability, True),
+        ("bfloat16", T4.capability, False),
+        ("bfloat16", A100.capability, True),
+    ],
+)
+def test_layouts_are_chosen_where_tensor_cores_compute_in_a_type(
+    dtype: str, capability: tuple[int, int] | None, is_chosen: bool
+) -> None:
+    assert (layouts.layouts_for(dtype, capability) is not None) == is_chosen
+
+
+def test_a_graph_that_tensorflow_refuses_gets_no_layouts() -> None:
+    choose = layouts.layouts_for("float16", V100.capability)
+    assert choose is not None
+    assert choose(GraphDef(), ("missing",)) is None
