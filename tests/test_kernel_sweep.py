@@ -116,6 +116,10 @@ _CONVOLUTIONS = (
     "input_sizes=[2,5,6,3], strides=[1,2,2,1], padding='SAME')",
     "Conv2DBackpropFilter(input:2x5x6x4, out_backprop:2x3x3x6, "
     "filter_sizes=[3,2,4,6], strides=[1,2,2,1], padding='SAME')",
+    "Conv2DBackpropFilter(input:2x5x6x4, out_backprop:2x3x3x6, "
+    "filter_sizes=[3,2,2,6], strides=[1,2,2,1], padding='SAME')",
+    "Conv2DBackpropInput(filter:3x2x2x6, out_backprop:2x3x3x6, "
+    "input_sizes=[2,5,6,4], strides=[1,2,2,1], padding='SAME')",
     "Conv3DBackpropFilterV2(input:1x3x4x5x2, out_backprop:1x2x3x4x3, "
     "filter_sizes=[2,2,2,2,3], strides=[1,1,1,1,1], padding='VALID')",
     "DepthwiseConv2dNativeBackpropFilter(input:2x5x6x3, out_backprop:2x3x3x6, "
