@@ -221,6 +221,12 @@ PROGRAMS = {
     "G mean": Program(
         lambda x: tf.reduce_mean(x, 0), ((16434, 3),), ((2000, 3),), ones=True
     ),
+    "M": Program(
+        _convolved(1, [[0, 0], [0, 0], [0, 1], [0, 0]]),
+        ((1, 1, 1, 3), (1, 1, 3, 4)),
+        ((1, 1, 1, 3), (1, 2, 3, 4)),
+        threads=32,
+    ),
     "H": Program(
         _filter_gradient([1, 1, 16, 96], 1, padding="SAME"),
         ((4, 8, 8, 16), (4, 8, 8, 96)),

@@ -57,6 +57,7 @@ class Convolution(NamedTuple):
       strides, dilations: by axis of space.
       padding: "SAME", "VALID" or "EXPLICIT".
       padded: by axis of space, zeros in front of the first value; None: not known.
+      padded_behind: by axis of space, zeros behind the last one that are explicit.
       channels_in: of the image.
       channels_out: of the result.
       depth: channels of the image that one value of the result reads.
@@ -71,6 +72,7 @@ class Convolution(NamedTuple):
     dilations: tuple[int, ...]
     padding: str
     padded: tuple[Size, ...]
+    padded_behind: tuple[int, ...]
     channels_in: Size
     channels_out: Size
     depth: Size
@@ -137,6 +139,9 @@ def convolution_of(kernel: Kernel) -> Convolution:
         padded=tuple(
             _padding(padding, explicit[i], sizes[i], windows[i], results[i], step)
             for i, step in enumerate(zip(strides, dilations, strict=True))
+        ),
+        padded_behind=tuple(
+            _at(kernel, "explicit_paddings", 2 * axis + 1, 0) for axis in space
         ),
         channels_in=image[channels],
         channels_out=result[channels],

@@ -180,6 +180,12 @@ def _sums_many(kernel: Kernel, machine: Machine) -> bool:
     return math.prod(whole) > 2048 * max(1, math.prod(result))
 
 
+def _pads_a_window_behind(c: Convolution, machine: Machine) -> bool:
+    window = c.window[-1]
+    reach = 1 if window is None else (window - 1) * c.dilations[-1] + 1
+    return c.padding == "EXPLICIT" and c.padded_behind[-1] >= reach
+
+
 def _pads_by_hand(c: Convolution, machine: Machine) -> bool:
     return c.padding == "EXPLICIT"
 
@@ -220,7 +226,7 @@ ROWS = (
     Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
     Row("A5", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
     Row("A6", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
-    Row("B", _FILTER, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash"),
+    Row("B", _FILTER, "bfloat16", "amx_bf16 avx512_bf16 avx512f", "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash"),
     Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher or deeper than 1, channels in above 32 and no multiple of 16", "garbage, NaN"),
     Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher or deeper than 1, channels out above 32 and no multiple of 16", "garbage, NaN"),
     Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first"),
@@ -235,12 +241,16 @@ ROWS = (
     Row("G", frozenset(_LONG_SUMS.split()), _BOTH, "any", "", _always, "always", "sums that stop growing at 256 in bfloat16, at 2,048 in float16"),
     Row("G", frozenset({"Mean", "Sum"}), "float16", "any", "", _sums_many, "more than 2,048 values each", "sums that stop growing at 2,048, or infinite"),
     Row("H", _FILTER, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_fewer_images_than_threads), "4 threads or more, batch at most a quarter of them, channels in up to 16, out from 96 on", "most of the sum is missing"),
+    Row("M", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash"),
+    Row("M", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash"),
     Row("R", frozenset(_CUDNN_RNN.split()), "bfloat16", "GPU", "", _always, "always", "gradients by a reserve space that is never filled", "tensorflow/core/kernels/cudnn_rnn_ops.cc"),
 )  # fmt: skip
 # As wrong in float32: nothing is gained by staying there.
 ALSO_IN_FLOAT32 = (
     Row("E", frozenset({"_FusedConv2D"}), "bfloat16 float16 float32", "any", "", _always, "fused from a convolution, a bias, an addition and LeakyRelu", "as with an alpha of 0.2, whatever that is"),
     Row("I", frozenset({"DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"}), "bfloat16 float16 float32", "any", "", _always, "dilations above 1", "as without dilation"),
+    Row("K", frozenset({"_FusedDepthwiseConv2dNative"}), "bfloat16 float16 float32", "any", "oneDNN", _always, "EXPLICIT padding, fused with a bias", "the process ends"),
+    Row("L", _FILTER, "bfloat16 float32", "avx512f", "oneDNN", _always, "window 1x1, strides 2, channels in below 16, images from 14 x 14 on, 8 threads or more", "memory is overwritten, or a crash"),
     Row("J", frozenset({"Conv3D"}), "bfloat16 float16 float32", "any", "Eigen", _always, "SAME, windows end two or more values before the image does", "windows begin in the middle"),
 )  # fmt: skip
 _ROWS_OF_OP = {
