@@ -37,9 +37,9 @@ class ListedTarget(Target):
     Nothing but types is rewritten.
     """
 
-    def settings(self, config: AmpConfig) -> Settings:
+    def settings(self, config: AmpConfig, *, is_compiled: bool = False) -> Settings:
         """Return settings under which all that is eligible is converted."""
-        own = super().settings(config)
+        own = super().settings(config, is_compiled=is_compiled)
         return dataclasses.replace(own, lists=LISTS, opt_level="O2", fusions=())
 
 

@@ -41,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
         )
     add("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
+    add("--check", choices=("on", "off"), help="whether kernels are checked first")
     add("--strict", action="store_true", help="raise on failure")
     add("-q", "--quiet", action="store_true", help="print nothing of tf-amp's own")
     add("-v", "--verbose", action="store_true", help="print one line per graph")
@@ -55,6 +56,7 @@ def main(options: argparse.Namespace) -> int:
         amp_config.LOSS_SCALE: options.loss_scale,
         amp_config.TUNE: options.tune,
         amp_config.FUSE: options.fuse,
+        amp_config.CHECK: options.check,
         amp_config.STRICT: "1" if options.strict else None,
         amp_config.RANGES: options.ranges,
         amp_config.VERBOSE: "0" if options.quiet else None,

@@ -1,9 +1,11 @@
-"""Without the table the check alone finds what is wrong; without either it shows."""
+"""Programs whose kernels are wrong: right through tf-amp, by the table or the check."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+
+import pytest
 
 from grappler_pass.kernels.known_wrong import ROWS
 from tests.forking import run_forked
@@ -12,9 +14,8 @@ from tests.wrong_kernels import PROGRAMS
 from tf_amp import _tensorflow_private as private
 from tf_amp.config import devices
 
-# D2 ends the process, and in G nothing is a convolution or a product. A6 and B show if
-# memory happens to hold something.
-LEFT_OUT = ("D2", "G")
+# D2 and M end the process, and in G nothing is a convolution or a product.
+LEFT_OUT = ("D2", "M", "G")
 WRONG = 0.02
 
 PROGRAM = """
@@ -27,7 +28,7 @@ from tests.wrong_kernels import PROGRAMS
 
 errors = {}
 for name, dtype in CASES:
-    tf_amp.enable(dtype, opt_level="O2", strict=True, verbose=False, check=CHECK)
+    tf_amp.enable(dtype, opt_level=LEVEL, strict=True, verbose=False, check=CHECK)
     program = PROGRAMS[name]
     random = np.random.default_rng(1)
     operands = [
@@ -61,20 +62,36 @@ def faults_here() -> list[tuple[str, str]]:
     )
 
 
-def errors(cache: pathlib.Path, *, check: bool) -> dict[str, float]:
-    """Return the errors of those programs through tf-amp, the table emptied."""
-    head = f"CASES, CHECK = {faults_here()!r}, {check}\n"
+def errors(
+    cache: pathlib.Path,
+    cases: list[tuple[str, str]],
+    *,
+    level: str = "O2",
+    table: bool = True,
+    check: bool = True,
+) -> dict[str, float]:
+    """Return the errors of programs through tf-amp."""
+    head = f"CASES, LEVEL, CHECK = {cases!r}, {level!r}, {check}\n"
     place = "from grappler_pass.kernels import known_wrong\n"
-    env = {"TF_AMP_CACHE": str(cache)}
-    done = run_forked(head + place + EMPTIED + PROGRAM, env=env)
+    emptied = "" if table else place + EMPTIED
+    done = run_forked(head + emptied + PROGRAM, env={"TF_AMP_CACHE": str(cache)})
     return json.loads(done.lines()[-1])
 
 
 def test_the_check_alone_keeps_away_from_what_shows_without_it(
     tmp_path: pathlib.Path,
 ) -> None:
-    unchecked = errors(tmp_path, check=False)
+    cases = faults_here()
+    unchecked = errors(tmp_path, cases, table=False, check=False)
     wrong = {name for name, error in unchecked.items() if error > WRONG}
     assert any(name.startswith("F") for name in wrong)
-    checked = errors(tmp_path, check=True)
+    checked = errors(tmp_path, cases, table=False)
     assert not {name: checked[name] for name in wrong if checked[name] > WRONG}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_no_program_is_wrong_in_either_type(level: str, tmp_path: pathlib.Path) -> None:
+    # D2 is as wrong in float32.
+    cases = [(n, t) for n in PROGRAMS if n != "D2" for t in ("bfloat16", "float16")]
+    found = errors(tmp_path, cases, level=level)
+    assert not {name: error for name, error in found.items() if error > WRONG}

@@ -239,7 +239,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["light:quick", "--batches", "8,-1"], "--batches: received '-1'"),
         (["light:quick", "--methods", "jax"], "--methods: received 'jax'; allowed"),
         (["light:quick", "--methods", "tf-amp:TUNE=x"], "TF_AMP_TUNE: received 'x'"),
-        (["light:quick", "--methods", "tf-amp:SPEED=1"], "names of DEVICE_PROFILE, "),
+        (
+            ["light:quick", "--methods", "tf-amp:SPEED=1"],
+            "names of CHECK, DEVICE_PROFILE, ",
+        ),
         (["light:quick", "--rounds", "0"], "--rounds must be 1 or more, got 0"),
         (["light:quick", "--signature", "s"], "--signature belongs to SavedModels"),
         (["light:quick", "--", "--fast"], "Arguments after `--` belong to scripts"),
