@@ -35,12 +35,14 @@ class Machine(NamedTuple):
       flags: instruction sets of a CPU, as Linux names them.
       threads: that one op may use; None: not known.
       onednn: whether TensorFlow's kernels of oneDNN are on.
+      tensorflow: its version; the last one that the table was made with, if not named.
     """
 
     device_type: str
     flags: frozenset[str] = frozenset()
     threads: int | None = None
     onednn: bool = True
+    tensorflow: tuple[int, int] = (2, 21)
 
 
 Condition = Callable[[Kernel, Machine], bool]
@@ -59,6 +61,9 @@ class Row(NamedTuple):
       where: the condition in words.
       wrong: what comes out.
       source: who found it, or where it is reported.
+      seen: versions of TensorFlow that showed it, from which to which; of 2.16, 2.18,
+        2.20 and 2.21, unless one alone is named: in others it was not tried.
+      since: the first version that it is taken to be in.
       compiled: whether it holds for what XLA compiles, too.
     """
 
@@ -71,6 +76,8 @@ class Row(NamedTuple):
     where: str
     wrong: str
     source: str = "tests.kernels"
+    seen: str = "2.21"
+    since: tuple[int, int] = (2, 16)
     compiled: bool = False
 
     def __str__(self) -> str:
@@ -221,28 +228,28 @@ ROWS = (
     Row("A1", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_steps_over_a_line), "result of width 1, horizontal stride above 1, window wider than 1", "garbage", "tests.kernels; pytorch/pytorch#188426"),
     Row("A2", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_patches), "window's width times channels in a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
     Row("A3", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_is_deep_and_blind), "3-D, some place in the depth of the window sees padding only", "garbage"),
-    Row("A4", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_has_one_patch), "image, window and stride of one width, which times channels in is a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
-    Row("A5", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
-    Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
+    Row("A4", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_has_one_patch), "image, window and stride of one width, which times channels in is a multiple of 32 from 64 on, fewer than 32 channels in", "garbage", seen="2.16-2.21"),
+    Row("A5", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows", seen="2.16-2.21"),
+    Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage", seen="2.18-2.21"),
     Row("A5", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
     Row("A6", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
-    Row("B", _FILTER, "bfloat16", "amx_bf16 avx512_bf16 avx512f", "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash"),
-    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher or deeper than 1, channels in above 32 and no multiple of 16", "garbage, NaN"),
-    Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher or deeper than 1, channels out above 32 and no multiple of 16", "garbage, NaN"),
+    Row("B", _FILTER, "bfloat16", "amx_bf16 avx512_bf16 avx512f", "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash", seen="2.18-2.21"),
+    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher or deeper than 1, channels in above 32 and no multiple of 16", "garbage, NaN", seen="2.16-2.21"),
+    Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher or deeper than 1, channels out above 32 and no multiple of 16", "garbage, NaN", seen="2.16-2.21"),
     Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first"),
-    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first"),
-    Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _of_product(_broadcasts_crosswise), "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109"),
-    Row("F", _INPUT, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits"),
-    Row("F", _FILTER, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits"),
+    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first", seen="2.20-2.21", since=(2, 20)),
+    Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _of_product(_broadcasts_crosswise), "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109", seen="2.16-2.21"),
+    Row("F", _INPUT, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
+    Row("F", _FILTER, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
     Row("F2", _INPUT, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
     Row("F2", _FILTER, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
     Row("F2", frozenset({"Conv3D"}), "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
-    Row("G", frozenset({"BiasAddGrad"}), "bfloat16", "any", "", _always, "always", "sums that stop growing at 256"),
-    Row("G", frozenset(_LONG_SUMS.split()), _BOTH, "any", "", _always, "always", "sums that stop growing at 256 in bfloat16, at 2,048 in float16"),
-    Row("G", frozenset({"Mean", "Sum"}), "float16", "any", "", _sums_many, "more than 2,048 values each", "sums that stop growing at 2,048, or infinite"),
+    Row("G", frozenset({"BiasAddGrad"}), "bfloat16", "any", "", _always, "always", "sums that stop growing at 256", seen="2.16-2.21"),
+    Row("G", frozenset(_LONG_SUMS.split()), _BOTH, "any", "", _always, "always", "sums that stop growing at 256 in bfloat16, at 2,048 in float16", seen="2.16-2.21"),
+    Row("G", frozenset({"Mean", "Sum"}), "float16", "any", "", _sums_many, "more than 2,048 values each", "sums that stop growing at 2,048, or infinite", seen="2.16-2.21"),
     Row("H", _FILTER, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_fewer_images_than_threads), "4 threads or more, batch at most a quarter of them, channels in up to 16, out from 96 on", "most of the sum is missing"),
-    Row("M", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash"),
-    Row("M", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash"),
+    Row("M", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
+    Row("M", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
     Row("R", frozenset(_CUDNN_RNN.split()), "bfloat16", "GPU", "", _always, "always", "gradients by a reserve space that is never filled", "tensorflow/core/kernels/cudnn_rnn_ops.cc"),
 )  # fmt: skip
 # As wrong in float32: nothing is gained by staying there.
@@ -279,6 +286,8 @@ def rows_for(machine: Machine, rows: Sequence[Row] = ROWS) -> Iterator[Row]:
 def _is_on(row: Row, machine: Machine) -> bool:
     if machine.device_type != "CPU":
         return row.flags == machine.device_type
+    if machine.tensorflow < row.since:
+        return False
     if row.library and machine.onednn != (row.library == "oneDNN"):
         return False
     return row.flags == "any" or not machine.flags.isdisjoint(row.flags.split())

@@ -166,7 +166,8 @@ def _machine(device_type: str) -> Machine:
     if device_type != "CPU":
         return Machine(device_type)
     key = devices.cpu_key()
-    return Machine("CPU", key.flags, key.threads, key.onednn)
+    major, minor = map(int, tf.version.VERSION.split(".")[:2])
+    return Machine("CPU", key.flags, key.threads, key.onednn, (major, minor))
 
 
 def _machine_text(device: devices.Device) -> str:

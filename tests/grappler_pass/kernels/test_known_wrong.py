@@ -76,6 +76,13 @@ def test_a_row_holds_where_its_instruction_set_and_its_library_are() -> None:
     assert not row_at("F", PROGRAMS["F"].shapes, Machine("GPU"))
 
 
+def test_a_row_holds_from_the_version_on_that_has_it() -> None:
+    kernel = PROGRAMS["D1"].kernel("float16", PROGRAMS["D1"].shapes)
+    assert row_for(kernel, MACHINE._replace(tensorflow=(2, 22)))
+    assert row_for(kernel, MACHINE._replace(tensorflow=(2, 20)))
+    assert not row_for(kernel, MACHINE._replace(tensorflow=(2, 19)))
+
+
 def test_what_xla_compiles_has_no_row() -> None:
     kernel = PROGRAMS["F"].kernel("bfloat16", PROGRAMS["F"].shapes)
     assert row_for(kernel, MACHINE)
