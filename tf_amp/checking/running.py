@@ -30,6 +30,8 @@ from grappler_pass.rewriting.apply import retype
 from tf_amp import _tensorflow_private as private
 
 _FLOAT32, _LOW = "float32", "low"
+Array = npt.NDArray[np.float32]
+
 # Half the distance of neighboring numbers, as a share, and what is finite at most.
 _ROUNDING = {types_pb2.DT_BFLOAT16: 2.0**-8, types_pb2.DT_HALF: 2.0**-11}
 _LARGEST = {types_pb2.DT_BFLOAT16: 3.3e38, types_pb2.DT_HALF: 65504.0}
@@ -80,20 +82,24 @@ def _draws(kernel: Kernel) -> Iterator[Draw]:
     graph = tf.Graph()
     with graph.as_default(), graph.device(f"/device:{kernel.device_type}:0"):
         tf.graph_util.import_graph_def(_both(kernel), name="")
-        results = [graph.get_tensor_by_name(f"{n}:0") for n in (_FLOAT32, _LOW)]
-        judged = _exactly(kernel, *results) if is_exact(kernel) else _slices(*results)
-        dirt = tf.compat.v1.placeholder(results[1].dtype, [])
-        dirtied = [tf.reduce_max(tf.fill([n], dirt)) for n in _dirty_counts(kernel)]
+        float32, low = (graph.get_tensor_by_name(f"{n}:0") for n in (_FLOAT32, _LOW))
+        result = tf.cast(low, tf.float32)
+        dirt = tf.compat.v1.placeholder(low.dtype, [])
+        count = tf.compat.v1.placeholder(tf.int32, [1])
+        dirtied = tf.reduce_max(tf.fill(count, dirt))
     fed = [str(i) for i, each in enumerate(kernel.operands) if each.values is None]
     feeds = [graph.get_tensor_by_name(f"{name}:0") for name in fed]
     shapes = [static(kernel.operands[int(name)].shape) or () for name in fed]
+    judge = _exactly if is_exact(kernel) else _by_slices
     with tf.compat.v1.Session(graph=graph, config=_config()) as session:
-        run = session.make_callable(judged, feeds)
-        dirty = session.make_callable(dirtied, [dirt])
+        run = session.make_callable([float32, result], feeds)
+        dirty = session.make_callable(dirtied, [count, dirt])
         for values in (_INTEGERS, _ONES):
             arrays = [np.resize(values, shape) for shape in shapes]
-            dirty(math.nan)
-            yield Draw(*(each.item() for each in run(*arrays)))
+            for size in _dirty_counts(kernel):
+                dirty([size], math.nan)
+            with np.errstate(all="ignore"):
+                yield judge(kernel, *run(*arrays))
 
 
 def _config() -> Any:
@@ -171,17 +177,17 @@ def _source(name: str, operand: Operand) -> NodeDef:
     return node
 
 
-def _exactly(kernel: Kernel, float32: tf.Tensor, low: tf.Tensor) -> list[tf.Tensor]:
-    """Return tensors of a `Draw` that counts elements off by more than roundings."""
-    count = 1 if kernel.product_alone else max(1, 1 + len(_fused(kernel)))
-    share = _SLACK * count * _ROUNDING[kernel.low_dtype]
-    size, result = tf.abs(float32), tf.cast(low, tf.float32)
-    off = result - float32
-    is_infinite = tf.abs(result) > _LARGEST[kernel.low_dtype]
-    overflows = size * (1 + share) >= _LARGEST[kernel.low_dtype]
-    is_right = (tf.abs(off) <= share * size) | (is_infinite & overflows)
-    wrong = tf.math.count_nonzero(~is_right)
-    return [wrong, tf.size(off), tf.norm(off) / tf.norm(float32)]
+def _exactly(kernel: Kernel, float32: Array, low: Array) -> Draw:
+    """Count the elements that are off by more than roundings."""
+    roundings = 1 if kernel.product_alone else 1 + len(_fused(kernel))
+    share = _SLACK * roundings * _ROUNDING[kernel.low_dtype]
+    largest = _LARGEST[kernel.low_dtype]
+    off, size = low - float32, np.abs(float32)
+    is_wrong = ~(np.abs(off) <= share * size)
+    if is_wrong.any():
+        # What is too large for the type is infinite in it.
+        is_wrong &= ~((np.abs(low) > largest) & (size * (1 + share) >= largest))
+    return Draw(int(is_wrong.sum()), off.size, _ratio(off, float32))
 
 
 def _fused(kernel: Kernel) -> list[bytes]:
@@ -189,15 +195,16 @@ def _fused(kernel: Kernel) -> list[bytes]:
     return list(attrs["fused_ops"].list.s) if "fused_ops" in attrs else []
 
 
-def _slices(float32: tf.Tensor, low: tf.Tensor) -> list[tf.Tensor]:
-    """Return tensors of a `Draw` that counts slices along any axis that are off."""
-    square = tf.square(tf.cast(low, tf.float32) - float32)
-    most = _MOST_ERROR * tf.reduce_mean(tf.square(float32))
-    axes = range(len(float32.shape))
-    means = [tf.reduce_mean(square, [a for a in axes if a != axis]) for axis in axes]
-    wrong = [tf.math.count_nonzero(~(each <= most)) for each in means]
-    return [
-        tf.add_n(wrong),
-        sum(tf.size(each) for each in means),
-        tf.sqrt(tf.reduce_sum(square)) / tf.norm(float32),
-    ]
+def _by_slices(kernel: Kernel, float32: Array, low: Array) -> Draw:
+    """Count the slices along any axis that are off by too much."""
+    square = np.square(low - float32)
+    most = _MOST_ERROR * np.square(float32).mean()
+    axes = range(square.ndim)
+    means = [square.mean(tuple(a for a in axes if a != axis)) for axis in axes]
+    wrong = sum(int((~(each <= most)).sum()) for each in means)
+    return Draw(wrong, sum(map(len, means)), _ratio(low - float32, float32))
+
+
+def _ratio(off: Array, whole: Array) -> float:
+    """Return the norm of an error as a share of the norm of the whole."""
+    return float(np.linalg.norm(off) / np.linalg.norm(whole))
