@@ -87,7 +87,7 @@ def _convolve(x: Any, w: Any, *, strides: Any, padding: str) -> Any:
     return convolution(x, w, strides, padding)
 
 
-def _filter_gradient(sizes: list[int], stride: int, **keys: Any) -> Callable[..., Any]:
+def filter_gradient(sizes: list[int], stride: int, **keys: Any) -> Callable[..., Any]:
     """Return the gradient of a convolution by its filter."""
 
     def call(x: Any, dy: Any) -> Any:
@@ -102,7 +102,7 @@ def _filter_gradient(sizes: list[int], stride: int, **keys: Any) -> Callable[...
     return call
 
 
-def _input_gradient(sizes: list[int], **keys: Any) -> Callable[..., Any]:
+def input_gradient(sizes: list[int], **keys: Any) -> Callable[..., Any]:
     """Return the gradient of a convolution of stride 1 by its image."""
 
     def call(w: Any, dy: Any) -> Any:
@@ -163,7 +163,7 @@ PROGRAMS = {
         ((2, 1, 8, 8, 2), (3, 3, 3, 2, 16)),
     ),
     "B": Program(
-        _filter_gradient([3, 3, 64, 64], 2, padding="SAME"),
+        filter_gradient([3, 3, 64, 64], 2, padding="SAME"),
         ((8, 1, 1, 64), (8, 1, 1, 64)),
         ((8, 4, 4, 64), (8, 2, 2, 64)),
     ),
@@ -173,7 +173,7 @@ PROGRAMS = {
         ((2, 7, 1, 48), (7, 1, 48, 8)),
     ),
     "C gradient": Program(
-        _input_gradient([2, 7, 1, 8], padding="SAME"),
+        input_gradient([2, 7, 1, 8], padding="SAME"),
         ((3, 1, 8, 40), (2, 7, 1, 40)),
         ((3, 1, 8, 32), (2, 7, 1, 32)),
     ),
@@ -193,17 +193,17 @@ PROGRAMS = {
         ((3, 2, 8, 8), (8, 8)),
     ),
     "F": Program(
-        _filter_gradient([1, 1, 2, 2], 1, **_UNPADDED),
+        filter_gradient([1, 1, 2, 2], 1, **_UNPADDED),
         ((14, 21, 21, 2), (14, 21, 21, 2)),
         ones=True,
     ),
     "F gradient": Program(
-        _input_gradient([2, 4, 4, 1], **_UNPADDED),
+        input_gradient([2, 4, 4, 1], **_UNPADDED),
         ((3, 3, 1, 512), (2, 2, 2, 512)),
         ones=True,
     ),
     "F2": Program(
-        _filter_gradient([1, 1, 2, 2], 1, padding="SAME"),
+        filter_gradient([1, 1, 2, 2], 1, padding="SAME"),
         ((14, 21, 21, 2), (14, 21, 21, 2)),
         ones=True,
     ),
@@ -228,7 +228,7 @@ PROGRAMS = {
         threads=32,
     ),
     "H": Program(
-        _filter_gradient([1, 1, 16, 96], 1, padding="SAME"),
+        filter_gradient([1, 1, 16, 96], 1, padding="SAME"),
         ((4, 8, 8, 16), (4, 8, 8, 96)),
         ((64, 8, 8, 16), (64, 8, 8, 96)),
         ones=True,

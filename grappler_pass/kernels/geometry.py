@@ -29,7 +29,7 @@ class Role(enum.Enum):
 
 
 # Op -> what it computes, and where its image, its window and its result are: numbers
-# of inputs; OUTPUT of what it returns, SIZES where an input holds the sizes.
+# of inputs, or `_OUTPUT`.
 _OUTPUT = -1
 _CONVOLUTIONS = {
     "Conv2D": (Role.FORWARD, 0, 1, _OUTPUT),
@@ -152,9 +152,8 @@ def convolution_of(kernel: Kernel) -> Convolution:
 def channels_last(kernel: Kernel) -> Kernel:
     """Return a kernel as it runs once its images read channels last."""
     attrs = kernel.proto.attr
-    is_one = role_of(kernel.op) not in (Role.BATCH_PRODUCT, Role.OTHER)
     layout = attrs["data_format"].s if "data_format" in attrs else b""
-    if not is_one or not layout.startswith(b"NC"):
+    if kernel.op not in _CONVOLUTIONS or not layout.startswith(b"NC"):
         return kernel
     _, image, window, _ = _CONVOLUTIONS[kernel.op]
     rank = len(layout)

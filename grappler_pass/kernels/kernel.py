@@ -19,8 +19,7 @@ from grappler_pass.graph.view import GraphView, Node, Port
 
 # Stands for a batch whose size the graph leaves open.
 OPEN_BATCH = 32
-# Attributes of a node's types, and its name for variables of its layers, are no part
-# of what it computes.
+# How attributes begin that are no part of what a node computes.
 _PRIVATE = "_"
 
 
@@ -73,7 +72,6 @@ class Kernel:
         attrs = {
             name: text_format.MessageToString(value, as_one_line=True).strip()
             for name, value in self.proto.attr.items()
-            if not name.startswith(_PRIVATE)
         }
         fields = {
             "op": self.proto.op,

@@ -15,7 +15,8 @@ from grappler_pass.kernels.geometry import (
 )
 from grappler_pass.kernels.kernel import Kernel
 
-_RECURRENT = ("CudnnRNN", "BlockLSTM", "GRUBlockCell", "LSTMBlockCell")
+# Those of CPUs are on the deny lists.
+_RECURRENT = "CudnnRNN"
 # What is fused behind a product and is no sum of products.
 _CURVED = frozenset({"Elu", "GeluApproximate", "GeluExact", "Sigmoid", "Tanh"})
 

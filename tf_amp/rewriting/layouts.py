@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from absl import logging
-
 from tf_amp._tensorflow_private import graphs as private
-from tf_amp.tracing import bypass, grappler_preview
+from tf_amp.tracing import grappler_preview
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -39,23 +37,16 @@ def _laid_out(
     from tensorflow.core.protobuf.config_pb2 import ConfigProto
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
-    grappler, cluster = private.grappler(), private.cluster_of(architecture)
-    if grappler is None or cluster is None:
+    cluster = private.cluster_of(architecture)
+    if cluster is None:
         return None
     meta_graph = MetaGraphDef(graph_def=grappler_preview.with_bodies(graph_def))
     meta_graph.collection_def["train_op"].node_list.value.extend(kept)
     config = ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.append("layout")
-    options.use_plugin_optimizers = options.OFF
     options.meta_optimizer_iterations = options.ONE
     options.min_graph_nodes = -1
-    try:
-        with bypass.leaving_graphs_alone():
-            laid_out: GraphDef = grappler.OptimizeGraph(
-                config, meta_graph, False, cluster=cluster
-            )
-        return laid_out
-    except Exception as error:
-        logging.warning("Layouts stay as they are: Grappler fails: %s", error)
-        return None
+    return grappler_preview.run_grappler(
+        meta_graph, config, cluster, "layouts stay as they are"
+    )

@@ -112,17 +112,23 @@ def _fill_in(function: Any) -> None:
         function.control_ret[key] = value
 
 
-def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
+def run_grappler(
+    request: Any,
+    options: Any,
+    cluster: Any,
+    without: str = "functions are planned as traced",
+) -> GraphDef | None:
     """Return what Grappler makes of a request; warn and return None where it fails.
 
     Args:
       request: from `request_for`.
       options: from there, too.
       cluster: the devices to optimize for; None for those that are present.
+      without: what becomes of graphs where it fails, for the warning.
     """
     grappler = private.grappler()
     if grappler is None:
-        warn_once("OptimizeGraph", "functions are planned as traced")
+        warn_once("OptimizeGraph", without)
         return None
     try:
         with bypass.leaving_graphs_alone():
@@ -131,7 +137,7 @@ def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
             )
         return optimized
     except Exception as error:
-        logging.warning("Planned as traced: Grappler fails on it: %s", error)
+        logging.warning("Grappler fails, so that %s: %s", without, error)
         return None
 
 

@@ -8,30 +8,10 @@ from google.protobuf import text_format
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.kernels.needs_check import is_exact, needs_check
-from tests.wrong_kernels import Program
+from tests.wrong_kernels import PROGRAMS, Program, filter_gradient, input_gradient
 from tf_amp.checking.running import fault_in
 
 DTYPES = ("bfloat16", "float16")
-
-
-def gradient_of_filter(x, dy):
-    return tf.raw_ops.Conv2DBackpropFilter(
-        input=x,
-        filter_sizes=[3, 3, 16, 32],
-        out_backprop=dy,
-        strides=[1, 1, 1, 1],
-        padding="SAME",
-    )
-
-
-def gradient_of_input(w, dy):
-    return tf.raw_ops.Conv2DBackpropInput(
-        input_sizes=[4, 9, 9, 16],
-        filter=w,
-        out_backprop=dy,
-        strides=[1, 1, 1, 1],
-        padding="SAME",
-    )
 
 
 def fused(activation: str):
@@ -61,8 +41,12 @@ def fused(activation: str):
 IMAGES, WINDOWS = (4, 9, 9, 16), (3, 3, 16, 32)
 SOUND = {
     "forward": Program(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), (IMAGES, WINDOWS)),
-    "filter": Program(gradient_of_filter, (IMAGES, (4, 9, 9, 32))),
-    "input": Program(gradient_of_input, (WINDOWS, (4, 9, 9, 32))),
+    "filter": Program(
+        filter_gradient([3, 3, 16, 32], 1, padding="SAME"), (IMAGES, (4, 9, 9, 32))
+    ),
+    "input": Program(
+        input_gradient([4, 9, 9, 16], padding="SAME"), (WINDOWS, (4, 9, 9, 32))
+    ),
     "depthwise": Program(
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
         (IMAGES, (3, 3, 16, 1)),
@@ -96,18 +80,8 @@ def test_what_is_fused_behind_one_raises_no_alarm(activation: str, dtype: str) -
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_in_16_bits_are_found_on_every_cpu(dtype: str) -> None:
-    def call(x, dy):
-        return tf.raw_ops.Conv2DBackpropFilter(
-            input=x,
-            filter_sizes=[1, 1, 2, 2],
-            out_backprop=dy,
-            strides=[1, 1, 1, 1],
-            padding="EXPLICIT",
-            explicit_paddings=[0] * 8,
-        )
-
-    shapes = ((14, 21, 21, 2), (14, 21, 21, 2))
-    assert "of 4 off" in fault_in(Program(call, shapes).kernel(dtype, shapes))
+    program = PROGRAMS["F"]
+    assert "of 4 off" in fault_in(program.kernel(dtype, program.shapes))
 
 
 def test_overflows_are_as_infinite_as_they_should_be() -> None:
