@@ -1,7 +1,7 @@
 """From a job's start to the end of its first step: python -m benchmarks.first_step.
 
-Fresh processes take turns: float32 twice, tf-amp without tuning, with tuning and an
-empty database, and once more with the database that this left behind.
+Fresh processes take turns: float32 twice, tf-amp without tuning, with it and an
+empty cache, and once more with what this has left behind.
 """
 
 import argparse
@@ -27,8 +27,8 @@ _KINDS = (
     ("float32", "float32"),
     ("A/A", "again"),
     ("tuning off", "untuned"),
-    ("empty database", "ours"),
-    ("warm database", "ours"),
+    ("empty cache", "ours"),
+    ("warm cache", "ours"),
 )
 _OTHERS = tuple(kind for kind, _ in _KINDS[1:])
 _TITLES = ("model", "mode", "float32 s", *_OTHERS, "16 bits", "steps until repaid")
@@ -39,7 +39,7 @@ _EXPLANATION = (
     "float32 again, the noise. A job pays it once per graph, however long it runs. The "
     "demo's models are those of `make demo`, with its batches. *16 bits*: operations "
     "of the executed graph. *steps until repaid*: steps after which what an empty "
-    "database costs beyond float32 is won back; -: no step is faster."
+    "cache costs beyond float32 is won back; -: no step is faster."
 )
 
 
@@ -95,11 +95,11 @@ def caption(folder: Path = RAW) -> str:
     keys = tuple(dict.fromkeys(key[1:] for key in figures))
     empty, warm = (
         median(_beyond(figures, kind, *key) for key in keys)
-        for kind in ("empty database", "warm database")
+        for kind in ("empty cache", "warm cache")
     )
     return (
         f"by {empty:.0%} in the median of {len(keys)}\n  graphs, "
-        f"by {warm:.0%} with known costs"
+        f"by {warm:.0%} with known verdicts"
     )
 
 
@@ -138,9 +138,9 @@ def markdown(figures: Figures) -> str:
 
 def _cells(figures: Figures, model: str, mode: str) -> tuple[str, ...]:
     later = {kind: _median(figures[kind, model, mode], "later") for kind, _ in _KINDS}
-    gain = later["float32"] - later["empty database"]
+    gain = later["float32"] - later["empty cache"]
     first = _median(figures["float32", model, mode], "first")
-    lost = first * _beyond(figures, "empty database", model, mode)
+    lost = first * _beyond(figures, "empty cache", model, mode)
     return (
         entry(model).title,
         mode,
@@ -170,7 +170,7 @@ def _beyond(figures: Figures, kind: str, model: str, mode: str) -> float:
 
 
 def _low_ops(figures: Figures, model: str, mode: str) -> int:
-    return int(_median(figures["empty database", model, mode], "low_ops"))
+    return int(_median(figures["empty cache", model, mode], "low_ops"))
 
 
 def _median(rounds: Sequence[Figure], field: str) -> float:

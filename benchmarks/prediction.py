@@ -1,10 +1,10 @@
 """Predicted against measured steps: ``python -m benchmarks.prediction``.
 
 A fresh process per model plans the step as tf-amp does in any program, with prices that
-such processes have measured within their budgets, for this model and for the others,
-and then runs it in float32 and mixed in turn. Prices and steps are of different
-minutes, in which a shared machine is not equally fast; so there are several rounds,
-each of which begins with an empty database.
+steps of such processes have corrected, of this model and of the others, and then runs
+it in float32 and mixed in turn. Corrections and steps are of different minutes, in
+which a shared machine is not equally fast; so there are several rounds, each of which
+begins with nothing learned.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     add("--models", type=lambda text: text.split(","), default=list(names))
     add("--rounds", type=int, default=3)
     add("--seconds", type=float, default=4.0, help="timed part of a mode")
-    add("--tune", default="budget", help="as TF_AMP_TUNE")
+    add("--tune", default="on", help="as TF_AMP_TUNE")
     return parser
 
 

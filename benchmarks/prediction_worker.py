@@ -76,7 +76,7 @@ def _planned(graph: CapturedGraph) -> Plan:
     return plan_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
-        graph_settings.settings_for(scope, graph_def, lambda: graph.shapes),
+        graph_settings.settings_for(scope, graph_def),
         shapes=lambda: graph.shapes,
         name="step",
     )

@@ -18,7 +18,7 @@ _LEGEND = (
     "Speed-up over float32 of a second float32 run (A/A, the noise), Keras's "
     "mixed_bfloat16 policy, TensorFlow's auto_mixed_precision_onednn_bfloat16, and "
     "tf-amp: ratio of the medians of all rounds, in brackets the lowest "
-    "and highest ratio of one round. A round begins with empty databases, on which one "
+    "and highest ratio of one round. A round begins with empty caches, on which one "
     "process of tf-amp compares its steps, and the next one is timed. *fused float32*: "
     "the rewrites beside types alone, *float16*: tf-amp in that type, each in turns "
     "with a float32 of its own. *no-op*: the executed graph holds no 16-bit operation. "

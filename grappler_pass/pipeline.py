@@ -28,12 +28,10 @@ from grappler_pass.planning import checked_kernels
 from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.decisions import plan_from_draft
-from grappler_pass.planning.draft import PRICED
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
 from grappler_pass.planning.plan import Plan
 from grappler_pass.planning.trying import keep, recall, tried
-from grappler_pass.planning.uncertainty import stakes
 from grappler_pass.pricing.compiled import FusingPricer
 from grappler_pass.pricing.seconds import Pricer
 from grappler_pass.pricing.shape_guesses import fill_shapes
@@ -55,9 +53,6 @@ class Rewrite(NamedTuple):
     plan: Plan | None
     changed: bool
 
-
-# After so many the plan is taken as it is.
-_TUNING_ROUNDS = 3
 
 Observer = Callable[[str, Draft, float], None]
 
@@ -103,46 +98,27 @@ def _price(draft: Draft) -> Draft:
 
 
 def _price_anyway(draft: Draft) -> Draft:
-    reads = VariableReads.from_view(draft.view)
-    kept = kept_weights.weights_of(draft.view, draft.settings)
-    return _with_prices(dataclasses.replace(draft, reads=reads, kept=kept))
-
-
-def _with_prices(draft: Draft) -> Draft:
     settings = draft.settings
+    reads = VariableReads.from_view(draft.view)
+    kept = kept_weights.weights_of(draft.view, settings)
     pricer = (FusingPricer if settings.fuses else Pricer)(
         draft.view,
         draft.slots,
         draft.shapes,
         settings.models,
         settings.low_dtype,
-        draft.reads,
-        draft.kept,
+        reads,
+        kept,
     )
     prices = pricer.prices(draft.constraints.eligible)
-    return dataclasses.replace(draft, prices=prices)
-
-
-def _tune(draft: Draft) -> Draft:
-    """Have measured what could flip the plan; new prices may put more at stake."""
-    settings = draft.settings
-    if settings.tuner is None or settings.opt_level != PRICED:
-        return draft
-    if draft.recalled is not None:
-        return draft
-    for _ in range(_TUNING_ROUNDS):
-        found = stakes(draft) if draft.has_candidates else ()
-        if not found or not settings.tuner.measure(found, settings.low_dtype):
-            break
-        draft = _with_prices(draft)
-    return draft
+    return dataclasses.replace(draft, reads=reads, kept=kept, prices=prices)
 
 
 def _check(draft: Draft) -> Draft:
     """Have the kernels of the plan checked; plan again without those that are wrong."""
     while checked_kernels.is_wrong(draft):
         draft = dataclasses.replace(constrained(draft), recalled=None)
-        for stage in (_price, recall, _tune, color_slots):
+        for stage in (_price, recall, color_slots):
             draft = stage(draft)
     return draft
 
@@ -168,7 +144,6 @@ PLANNING = (
     ("constrain", constrained),
     ("price", _price),
     ("recall", recall),
-    ("tune", _tune),
     ("assign", color_slots),
     ("check", _check),
     ("plan", _plan),
@@ -271,8 +246,8 @@ def draft_graph(
       StageError: a stage failed.
     """
     draft = Draft(graph_def, item, settings, shapes, name)
-    # Without a tuner nothing after planning can change the plan.
-    stages = dict(PLANNING if settings.tuner is None else STAGES)
+    # Without own steps nothing after planning can change the plan.
+    stages = dict(PLANNING if settings.own_steps is None else STAGES)
     # Who asks for a plan asks what the graph takes, too.
     stages["shape"], stages["price"] = _shape_anyway, _price_anyway
     return _run(tuple(stages.items()), draft, None)

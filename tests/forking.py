@@ -58,7 +58,7 @@ def run_forked(
 def run_tuned(code: str, cache: pathlib.Path, **env: str) -> list[str]:
     """Return what a program prints whose steps are compared, under strict settings."""
     given = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1"}
-    done = run_forked(code, env={"TF_AMP_TUNE": "budget", **given, **env})
+    done = run_forked(code, env={"TF_AMP_TUNE": "on", **given, **env})
     assert "Traceback" not in done.err, done.err
     return done.lines()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price, TensorSpec
-from grappler_pass.costs.database.probes import Probe
 
 # A layer of 16 by 16 is priced as one of 4,096 by 4,096.
 GROWTH = 256
@@ -25,7 +24,7 @@ class LargePrices:
         """The device."""
         return self.model.profile
 
-    def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
+    def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of the large call."""
         inputs = tuple(
             _grown(spec, is_kernel="Conv" in call.op and i == 1)

@@ -8,7 +8,6 @@ import zlib
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import DeviceProfile, OpCall, Price
-from grappler_pass.costs.database.probes import Probe
 from grappler_pass.fusions import RULES
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
@@ -26,7 +25,7 @@ class ArbitraryPrices:
         default_factory=lambda: DeviceProfile.load("cpu-generic")
     )
 
-    def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
+    def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds by op and shapes, alike for both of the 16-bit types."""
         shapes = [spec.shape for spec in (*call.inputs, *call.outputs)]
         return self._drawn(f"{call.op} {shapes} {dtype == 'float32'}", 1.0)

@@ -64,12 +64,8 @@ class ScopeError(AmpError, RuntimeError):
     """A scope is entered twice, or left out of order."""
 
 
-class UnreadableCostsError(AmpError, OSError):
-    """The database of measured costs, or a file of them, cannot be read or written."""
-
-
 class NotMeasurableError(AmpError, RuntimeError):
-    """A graph cannot be run outside of its program, or another process measures."""
+    """A graph cannot be run outside of its program."""
 
 
 class UnreadableRecordError(AmpError, ValueError):

@@ -109,7 +109,8 @@ class Price(NamedTuple):
 
     Attributes:
         seconds: of one execution.
-        source: "measured", "interpolated", "profile" or "roofline".
+        source: "learned" (a profile's, corrected by what steps have taught),
+            "profile" or "roofline".
         error: standard deviation of the logarithm of the seconds, so 0.1 means that
             they are right within about 10 %.
     """

@@ -65,7 +65,7 @@ class DeviceKey(NamedTuple):
     float32_products: str = ""
 
     def __str__(self) -> str:
-        """Return all of it in words, which profiles and measured costs are kept by."""
+        """Return all of it in words, which profiles and verdicts are kept by."""
         flags = " ".join(sorted(self.flags)) or "no vector instructions"
         onednn = "on" if self.onednn else "off"
         name = f"{self.model}, {flags}, {self.threads} threads, oneDNN {onednn}"

@@ -32,9 +32,6 @@ ROOFLINE = 0.6
 # quarter of a size and by 0.6 at a sixteenth.
 BELOW_MEASURED = 0.22
 
-# A measured price is measured again only if it is less sure than this.
-SURE = 0.25
-
 # A size that is guessed: a batch taken for 32 is usually between 16 and 64.
 GUESSED_SHAPE = 0.7
 
@@ -42,11 +39,6 @@ GUESSED_SHAPE = 0.7
 # machine that is slow is slow at both: between the two machines above the ratio
 # of bfloat16 to float32 moved by 0.20 where independent errors would make 0.38.
 COMMON_VARIANCE = 0.7
-
-
-def measured_error(spread: float) -> float:
-    """Return the error of a measured price from the spread of its runs."""
-    return math.hypot(spread, RUN_TO_RUN)
 
 
 def profile_error(profile: DeviceProfile) -> float:
@@ -75,7 +67,10 @@ def with_smallness(error: float, smallness: float) -> float:
 
 def with_guesses(error: float, call: OpCall) -> float:
     """Return the error of a price for `call`, larger where a size is guessed."""
+    return error if is_whole(call) else math.hypot(error, GUESSED_SHAPE)
+
+
+def is_whole(call: OpCall) -> bool:
+    """Return whether no size of ``call`` is guessed."""
     specs = (*call.inputs, *call.outputs)
-    if all(spec.shape is not None and None not in spec.shape for spec in specs):
-        return error
-    return math.hypot(error, GUESSED_SHAPE)
+    return all(spec.shape is not None and None not in spec.shape for spec in specs)

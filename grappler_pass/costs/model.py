@@ -1,39 +1,19 @@
-"""Seconds of a call and of a cast on one device, from the best source at hand.
+"""Seconds of a call and of a cast on one device, from the best source available.
 
-Measured for this very probe, else interpolated between measured ones of its class, else
-the profile of the device, else its roofline.
+The profile of the device, else its roofline, both corrected by what steps have taught.
 """
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING, PRICED_ATTRS, OpCall, Price
-from grappler_pass.costs.database.price_list import PriceList
-from grappler_pass.costs.database.probes import Probe, cast_probe
+from grappler_pass.costs.calls import PRICED_ATTRS, OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.errors import with_guesses
-from grappler_pass.costs.prices import (
-    Corrections,
-    cast_works,
-    correction_at,
-    corrections_from_rows,
-    measured_price,
-    place_of,
-    price_from_profile,
-    price_from_sample,
-)
+from grappler_pass.costs.errors import is_whole, with_guesses
+from grappler_pass.costs.learned import Expected, Learned, cell_of
+from grappler_pass.costs.prices import cast_works, price_from_profile
 from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.costs.work.piece import Work
-
-
-class _Computed(NamedTuple):
-    """What follows from one version of the price list; the prices fill up."""
-
-    version: int
-    corrections: Corrections
-    prices: dict[tuple[object, ...], Price]
 
 
 class CostModel:
@@ -43,108 +23,83 @@ class CostModel:
     (constants, variable reads, reshapes), which is 0.0.
     """
 
-    def __init__(self, profile: DeviceProfile, prices: PriceList | None = None) -> None:
-        """Price by what was measured, else by ``profile``.
+    def __init__(self, profile: DeviceProfile, learned: Learned | None = None) -> None:
+        """Price by ``profile``, as far as what was ``learned`` does not correct it.
 
-        Nothing is computed before the first call; what is added to ``prices`` later
-        counts from then on.
+        What is learned later counts from then on.
         """
         self.profile = profile
-        self.prices = PriceList() if prices is None else prices
-        self._computed = _Computed(0, Corrections({}, {}), {})
-        self._calls: dict[str, OpCall | None] = {}
+        self.learned = Learned() if learned is None else learned
+        self._version = self.learned.version
+        self._prices: dict[tuple[object, ...], Price] = {}
 
-    def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
+    def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of one execution with floating values held in ``dtype``.
 
         Args:
             call: op, attributes and shapes; the dtypes of its floating tensors are
                 ignored, those of the others count.
             dtype: "float32", "bfloat16" or "float16".
-            probe: the same call with all that its measured price hangs on.
         """
-        sample = None if probe is None else self.prices.get(probe.key, dtype)
-        if sample is not None:
-            return measured_price(sample, call, dtype)
-        computed = self._follow_prices()
         attrs = call.attrs
         named = tuple((name, attrs[name]) for name in PRICED_ATTRS if name in attrs)
         key = (call.op, dtype, named, call.inputs, call.outputs)
+        prices = self._current_prices()
         try:
-            known = computed.prices.get(key)
+            known = prices.get(key)
         except TypeError:  # an attribute given as a list
-            return self._price(call, dtype, computed.corrections)
+            return self._price(call, dtype)
         if known is None:
-            known = self._price(call, dtype, computed.corrections)
-            computed.prices[key] = known
+            known = prices[key] = self._price(call, dtype)
         return known
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:
         """Return seconds of a Cast of ``elements`` values; 0.0 between equal dtypes."""
         if source == target:
             return Price(0.0, "profile")
-        computed = self._follow_prices()
-        key = (elements, source, target)
-        known = computed.prices.get(key)
+        prices, key = self._current_prices(), (elements, source, target)
+        known = prices.get(key)
         if known is None:
-            known = self._cast_price(elements, source, target, computed.corrections)
-            computed.prices[key] = known
+            works = cast_works(elements, source, target)
+            known = prices[key] = self._corrected("Cast", works, f"{source}>{target}")
         return known
 
-    def _price(self, call: OpCall, dtype: str, corrections: Corrections) -> Price:
+    def expected(self, call: OpCall, dtype: str) -> Expected | None:
+        """Return what the profile alone predicts.
+
+        None where no kernel runs, or a size is guessed: neither teaches anything.
+        """
+        works = works_of(call, dtype)
+        if not works or not is_whole(call):
+            return None
+        seconds = price_from_profile(self.profile, works, dtype).seconds
+        return Expected(self._cell(call.op, works, dtype), seconds)
+
+    def _price(self, call: OpCall, dtype: str) -> Price:
         if call.op == "Cast" and call.inputs and call.outputs:
             # One of the user's own, which keeps its types.
             source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
             return self.cast_price(call.outputs[0].elements, source, target)
-        price = self._corrected(works_of(call, dtype), dtype, corrections)
+        price = self._corrected(call.op, works_of(call, dtype), dtype)
         return price._replace(error=with_guesses(price.error, call))
 
-    def _cast_price(
-        self, elements: int, source: str, target: str, corrections: Corrections
-    ) -> Price:
-        if {source, target} <= FLOATING:
-            key = cast_probe(elements, source, target).key
-            sample = self.prices.get(key, target)
-            if sample is not None:
-                larger = max(DTYPE_BYTES[source], DTYPE_BYTES[target])
-                return price_from_sample(sample, larger * elements)
-        works = cast_works(elements, source, target)
-        return self._corrected(works, f"{source}>{target}", corrections)
-
-    def _corrected(
-        self, works: tuple[Work, ...], dtype: str, corrections: Corrections
-    ) -> Price:
-        """Return what the profile predicts, moved to what was measured around it."""
+    def _corrected(self, op: str, works: Sequence[Work], dtype: str) -> Price:
+        """Return what the profile predicts, corrected by what steps have taught."""
         price = price_from_profile(self.profile, works, dtype)
-        if not corrections.anchors or not works:
+        if not works or not self.learned.lessons:
             return price
-        op_class = works[0].op_class
-        anchors = corrections.anchors.get((op_class, dtype), ())
-        found = correction_at(place_of(works), anchors)
-        if found is None or found.near_error >= price.error:
-            overall = corrections.overall(op_class, price.source)
-            seconds = price.seconds * math.exp(overall)
-            return price._replace(seconds=seconds)
-        seconds = price.seconds * math.exp(found.log_ratio)
-        return Price(seconds, "interpolated", found.error)
+        lesson = self.learned.believed(self._cell(op, works, dtype))
+        if lesson is None:
+            return price
+        return Price(price.seconds * lesson.ratio, "learned", lesson.error)
 
-    def _follow_prices(self) -> _Computed:
-        """Return what was computed from the list as it is now, else begin anew."""
-        computed, version = self._computed, self.prices.version
-        if computed.version != version:
-            computed = _Computed(version, self._current_corrections(), {})
-            self._computed = computed
-        return computed
+    def _cell(self, op: str, works: Sequence[Work], dtype: str) -> str:
+        profile = self.profile
+        when = f" {profile.provenance['date']}" if profile.device is not None else ""
+        return cell_of(op, works, dtype, f"{profile.name}{when}")
 
-    def _current_corrections(self) -> Corrections:
-        # Imported here: what a profile says is known without TensorFlow.
-        from grappler_pass.costs.database.probe_calls import calls_from_probes
-
-        rows = sorted(self.prices, key=lambda row: (row.probe.key, row.dtype))
-        probes = {row.probe.key: row.probe for row in rows}
-        unknown = probes.keys() - self._calls.keys()
-        found = calls_from_probes(probes[key] for key in sorted(unknown))
-        self._calls.update((key, found.get(key)) for key in unknown)
-        calls = ((row, self._calls[row.probe.key]) for row in rows)
-        known = [(row, call) for row, call in calls if call is not None]
-        return corrections_from_rows(known, self.profile)
+    def _current_prices(self) -> dict[tuple[object, ...], Price]:
+        """Return the prices by what is known now."""
+        if self._version != self.learned.version:
+            self._version, self._prices = self.learned.version, {}
+        return self._prices

@@ -28,9 +28,10 @@ from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.uncertainty import gain_error
 
-# A gain that is so many times its error beyond so large a share of the step is certain.
-# Predicted gains are off by less than that (`python -m benchmarks.prediction`), and a
-# step in float32 for comparison costs a short job more than it can win back.
+# A gain that is so many times its error beyond so large a share of the step is certain
+# if its prices are of this very device, calibrated or learned. Predicted gains are off
+# by less than that (`python -m benchmarks.prediction`), and a step in float32 for
+# comparison costs a short job more than it can win back.
 _CERTAIN_ERRORS, _CERTAIN_SHARE = 2.0, 0.1
 
 # Lists of tensors are no part of it: what is kept in them for the backward pass takes
@@ -70,7 +71,9 @@ def color_slots(draft: Draft) -> Draft:
     whole = sum(draft.prices.float32)
     least = settings.margin * whole
     is_sure = forced or gain >= max(least, error)
-    may_be_tried = settings.tuner is not None and gain > 0.0 and gain + error >= least
+    may_be_tried = (
+        settings.own_steps is not None and gain > 0.0 and gain + error >= least
+    )
     if not is_sure and not may_be_tried:
         spared = tuple(Cause.MARGIN if is_low else Cause.COST for is_low in colors)
         return dataclasses.replace(nothing, fallback=spared)
@@ -80,8 +83,22 @@ def color_slots(draft: Draft) -> Draft:
         fallback=tuple(causes.get(v, Cause.COST) for v in variables.of_slot),
         gain_error=error,
         is_sure=is_sure,
-        is_certain=gain - _CERTAIN_ERRORS * error >= max(least, _CERTAIN_SHARE * whole),
+        is_certain=gain - _CERTAIN_ERRORS * error >= max(least, _CERTAIN_SHARE * whole)
+        and _is_priced_here(draft, colors),
     )
+
+
+def _is_priced_here(draft: Draft, colors: Sequence[bool]) -> bool:
+    """Return whether nearly all that is low is priced by figures of this device."""
+    models, prices, nodes = draft.settings.models, draft.prices, draft.view.nodes
+    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(colors) if is_low}
+    elsewhere = sum(
+        prices.float32[i]
+        for i in low_nodes
+        if prices.sources[i] != "learned"
+        and models.get(nodes[i].device_type, models["CPU"]).profile.device is None
+    )
+    return elsewhere <= _CERTAIN_SHARE * sum(prices.float32[i] for i in low_nodes)
 
 
 def _gain(

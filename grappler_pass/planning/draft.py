@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.costs.database.probes import Probe
+from grappler_pass.costs.learned import Expected
 from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.device_types import Home
@@ -38,20 +38,18 @@ PRICED, FORCED = "O1", ("O2", "O3")
 _LATER: Any = None
 
 
-class Stake(NamedTuple):
-    """A price that the plan hangs on.
+class NodePrices(NamedTuple):
+    """What a profile alone predicts of a node that a plan puts in 16 bits.
 
     Attributes:
-      probe: what to measure.
-      seconds: of the step that could be lost by a wrong price.
-      device_type: the type of device whose price it is.
-      device: that it runs on, as the graph says it; "" where TensorFlow chooses.
+      device_type: of the device that it runs on.
+      float32: in float32.
+      low: in 16 bits.
     """
 
-    probe: Probe
-    seconds: float
     device_type: str
-    device: str = ""
+    float32: Expected
+    low: Expected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Trial:
       is_certain: whether the predicted gain is so large that no doubt is left.
       is_sure: whether it is larger than its error.
       low_dtype: that parts of `after` are in.
-      probes: by name of node what its price depends on, of those that are in 16 bits.
+      prices: of nodes that are in 16 bits in `after`, by "name:op".
     """
 
     before: GraphDef
@@ -84,7 +82,7 @@ class Trial:
     is_certain: bool = False
     is_sure: bool = True
     low_dtype: str = ""
-    probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+    prices: Mapping[str, NodePrices] = dataclasses.field(default_factory=dict)
 
 
 class Outcome(enum.Enum):
@@ -100,15 +98,8 @@ class Outcome(enum.Enum):
     UNKNOWN = "predictions decide"
 
 
-class Tuner(Protocol):
-    """Finds out on the present device what prices leave uncertain."""
-
-    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
-        """Measure the most valuable first while the budget lasts.
-
-        Returns:
-          Whether a price of the models has changed.
-        """
+class OwnSteps(Protocol):
+    """Lets the program's own steps decide what prices leave uncertain."""
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Return which of two graphs is faster.
@@ -151,7 +142,7 @@ class Settings:
       fuses: whether a compiler fuses elementwise ops and casts with their neighbors, as
         XLA does.
       home: where nodes run that name no device; None: all of them name one.
-      tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
+      own_steps: decide at O1 what the prices leave uncertain; None: prices decide.
       memory: knows plans that are not to be made anew; None: all are.
       fusions: names of the rewrites beside types, of `fusions.RULES`.
       keeps_weights: whether the process keeps what its graphs compute of variables
@@ -174,7 +165,7 @@ class Settings:
     tie: float = DEFAULT_TIE
     fuses: bool = False
     home: Home | None = None
-    tuner: Tuner | None = None
+    own_steps: OwnSteps | None = None
     memory: PlanMemory | None = None
     fusions: tuple[str, ...] = ()
     keeps_weights: bool = False

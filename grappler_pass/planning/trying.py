@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.cut_problem import Variables
 from grappler_pass.planning.decisions import plan_from_draft
-from grappler_pass.planning.draft import PRICED, Draft, Outcome, Trial
+from grappler_pass.planning.draft import PRICED, Draft, NodePrices, Outcome, Trial
 from grappler_pass.planning.plan import Cause, Reason
 
 
@@ -62,13 +62,13 @@ def _fits(draft: Draft, low: Sequence[bool]) -> bool:
 
 def tried(draft: Draft) -> Draft:
     """Withdraw a plan whose graph is not known, or predicted, to be faster."""
-    tuner = draft.settings.tuner
-    if tuner is None or draft.settings.opt_level != PRICED:
+    own_steps = draft.settings.own_steps
+    if own_steps is None or draft.settings.opt_level != PRICED:
         return draft
     if draft.rewritten is draft.given or draft.recalled is not None:
         return draft
     decided = functools.partial(_keep_decided, draft)
-    outcome = tuner.outcome(trial_from_draft(draft), decided)
+    outcome = own_steps.outcome(trial_from_draft(draft), decided)
     match outcome:
         case Outcome.SLOWER:
             draft = withdrawn(draft, Cause.TRIAL)
@@ -107,12 +107,25 @@ def trial_from_draft(draft: Draft) -> Trial:
         is_certain=draft.is_certain,
         is_sure=draft.is_sure,
         low_dtype=draft.settings.low_dtype,
-        probes={
-            draft.view.nodes[node].name: probe
-            for node in sorted(draft.low_nodes)
-            if (probe := draft.prices.probes[node]) is not None
-        },
+        prices=dict(_expected_prices(draft)),
     )
+
+
+def _expected_prices(draft: Draft) -> Iterator[tuple[str, NodePrices]]:
+    """Yield what the profile predicts of the nodes in 16 bits, by "name:op".
+
+    Of what a compiler fuses, nothing is known node by node.
+    """
+    settings = draft.settings
+    for i in sorted(() if settings.fuses else draft.low_nodes):
+        node, call = draft.view.nodes[i], draft.prices.calls[i]
+        if call is None:
+            continue
+        model = settings.models.get(node.device_type) or settings.models["CPU"]
+        float32 = model.expected(call, "float32")
+        low = model.expected(call, settings.low_dtype)
+        if float32 is not None and low is not None:
+            yield f"{node.name}:{node.op}", NodePrices(node.device_type, float32, low)
 
 
 def withdrawn(draft: Draft, reason: Cause) -> Draft:

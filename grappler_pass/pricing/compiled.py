@@ -16,11 +16,10 @@ traffic there, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from grappler_pass.costs import CostModel
 from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
-from grappler_pass.costs.database.probes import Probe
 from grappler_pass.costs.errors import roofline_error
 from grappler_pass.costs.work.op_classes import ELEMENTWISE, REDUCTIONS
 from grappler_pass.graph.op_table import VIEW_OPS
@@ -48,15 +47,11 @@ _FREE = Price(0.0, "roofline")
 class FusingPricer(Pricer):
     """Prices of a graph whose elementwise ops and casts are fused."""
 
-    def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
-        """Return None: what one op takes alone says nothing of it here."""
-        return None
-
     def executor_seconds(self, node: Node) -> float:
         """Return 0: what is compiled is one node."""
         return 0.0
 
-    def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
+    def price(self, node: Node, dtype: str) -> Price:
         """Return what a node takes, or adds to the kernel that it is part of."""
         model = self.model(node)
         if node.op in VIEW_OPS:

@@ -14,7 +14,6 @@ from tensorflow.core.framework import types_pb2
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.calls import Price
-from grappler_pass.costs.database.probes import Probe
 from grappler_pass.eligibility.existing_casts import is_free_down
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.fusions import root_of
@@ -28,7 +27,6 @@ from grappler_pass.graph.type_slots import (
     dtype_name,
 )
 from grappler_pass.graph.view import GraphView, Node, Port
-from grappler_pass.pricing.probing import probe_of
 
 # PCI Express 3.0 with 16 lanes, as sustained in practice: NVIDIA's bandwidthTest
 # reports 12 GB/s on V100 servers.
@@ -58,9 +56,9 @@ class Prices:
       up: per port that a low node could write, casting it up.
       down: per port that a low node could read, casting it down.
       errors: per node, of the logarithm of the seconds in float32 and low.
-      probes: per node that may be in 16 bits, how to measure it; None: it cannot be.
+      calls: per node what is priced, where it may be in 16 bits and its own kernel
+        runs as priced; else None.
       cast_errors: per port of `up` and `down`, of the logarithm of either.
-      cast_sources: per port of `up` and `down`, of the less sure of both.
       executor: what running the nodes takes beside their kernels, in either type.
     """
 
@@ -70,9 +68,8 @@ class Prices:
     up: Mapping[Port, float]
     down: Mapping[Port, float]
     errors: tuple[tuple[float, float], ...] = ()
-    probes: tuple[Probe | None, ...] = ()
+    calls: tuple[OpCall | None, ...] = ()
     cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
-    cast_sources: Mapping[Port, str] = dataclasses.field(default_factory=dict)
     executor: float = 0.0
 
 
@@ -98,7 +95,6 @@ class Pricer:
         self._down: dict[Port, float] = {}
         self._priced_down: set[Port] = set()
         self._cast_errors: dict[Port, float] = {}
-        self._cast_sources: dict[Port, str] = {}
         self._calls: dict[int, OpCall] = {}
 
     def prices(self, eligible: Sequence[bool]) -> Prices:
@@ -125,34 +121,33 @@ class Pricer:
             errors=tuple(
                 (high.error, each.error if each else 0.0) for high, each, _ in priced
             ),
-            probes=tuple(probe for _, _, probe in priced),
+            calls=tuple(call for _, _, call in priced),
             cast_errors=self._cast_errors,
-            cast_sources=self._cast_sources,
             executor=sum(map(self.executor_seconds, self._view.nodes)),
         )
 
     def _node(
         self, node: Node, eligible: Sequence[int]
-    ) -> tuple[Price, Price | None, Probe | None]:
+    ) -> tuple[Price, Price | None, OpCall | None]:
         """Price a node in both types; if it may be in 16 bits, the casts around it."""
         weight = self._runs(node)
         if not eligible:
-            return _times(self.price(node, "float32", None), weight), None, None
+            return _times(self.price(node, "float32"), weight), None, None
         alone = self._slots.has_float32_results(node.index)
-        # The fused kernel in 16 bits is none that would run.
-        probe = None if alone else self.probe(node, eligible)
-        float32 = self.price(node, "float32", probe)
+        float32 = self.price(node, "float32")
         if alone:
             low = self._product_alone_price(node, float32)
         else:
-            low = self.price(node, self._low_dtype, probe)
+            low = self.price(node, self._low_dtype)
         for port in self._view.output_ports(node.index):
             if self._slots.output_slot(*port) in eligible:
                 self._price_up(port)
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
-        return _times(float32, weight), _times(low, weight), probe
+        is_own = not alone and weight > 0.0 and node.index not in self._reads.copies
+        call = self.call(node) if is_own else None
+        return _times(float32, weight), _times(low, weight), call
 
     def executor_seconds(self, node: Node) -> float:
         """Return what running a node takes per step beside its kernel."""
@@ -163,12 +158,12 @@ class Pricer:
         """Return how often a node's own kernel runs per step."""
         return 0.0 if self._is_fused(node) else self._view.weight(node.index)
 
-    def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
+    def price(self, node: Node, dtype: str) -> Price:
         """Return the price of one execution of a node."""
         if node.index in self._reads.copies:
             value = (self.spec(Port(node.index, 0)),)
             return self.model(node).price(OpCall("DeepCopy", {}, value, value), dtype)
-        return self.model(node).price(self.call(node), dtype, probe)
+        return self.model(node).price(self.call(node), dtype)
 
     def _product_alone_price(self, node: Node, fused: Price) -> Price:
         """Return what a low product takes with its cast and what is fused behind it."""
@@ -179,10 +174,6 @@ class Pricer:
         behind = max(fused.seconds - whole.seconds, 0.0)
         cast = self.cast_price(Port(node.index, 0), self._low_dtype, "float32")
         return low._replace(seconds=low.seconds + cast.seconds + behind)
-
-    def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
-        """Return how to measure a node; None where it cannot be."""
-        return probe_of(self._view, self._slots, self._shapes, node.index, eligible)
 
     def model(self, node: Node) -> CostModel:
         """Return the model of the device that a node runs on."""
@@ -248,7 +239,7 @@ class Pricer:
         for reader in self._view.readers(port):
             node = self._view.nodes[reader.node]
             if reader.input == self._fused_operand(node):
-                alone = self.price(node, dtype, None)
+                alone = self.price(node, dtype)
                 price = price._replace(seconds=price.seconds + alone.seconds)
         return price
 
@@ -293,7 +284,6 @@ class Pricer:
         """Remember what is less sure of the two casts of a tensor."""
         if price.error >= self._cast_errors.get(port, 0.0):
             self._cast_errors[port] = price.error
-            self._cast_sources[port] = price.source
         return price
 
     def _charge_transfers(

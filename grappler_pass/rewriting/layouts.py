@@ -210,7 +210,7 @@ def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
         return draft
     gain = plan.seconds_before - plan.seconds_after
     is_sure = gain >= max(settings.margin * plan.seconds_before, draft.gain_error)
-    if gain <= 0.0 or (settings.tuner is None and not is_sure):
+    if gain <= 0.0 or (settings.own_steps is None and not is_sure):
         return withdrawn(draft, Cause.MARGIN)
     return dataclasses.replace(
         draft,

@@ -252,7 +252,7 @@ def test_casts_are_counted_with_their_readers_and_bytes():
 
 
 def test_the_first_step_is_told_with_its_share_for_the_demo_too():
-    first = {"float32": 2.0, "A/A": 1.98, "tuning off": 2.5, "empty database": 3.5}
+    first = {"float32": 2.0, "A/A": 1.98, "tuning off": 2.5, "empty cache": 3.5}
     figures = {
         (kind, model, "train"): [
             first_step.Figure(
@@ -268,7 +268,7 @@ def test_the_first_step_is_told_with_its_share_for_the_demo_too():
     row = "train | 2.00 | -1% | +25% | +75% | +30%"
     assert f"| demo: text | {row} | 7 | 15 |" in text
     assert f"| MLP | {row} | 0 | - |" in text
-    assert "- empty database: +75.0% in the median of 2 rows, +75.0% of the 1" in text
+    assert "- empty cache: +75.0% in the median of 2 rows, +75.0% of the 1" in text
 
 
 def test_rows_that_are_slower_than_float32_are_counted():

@@ -30,7 +30,7 @@ tf_amp.enable(dtype="bfloat16")
 labels = labels_of(60)
 print({{"", "float32"}} <= set(labels[:30]), set(labels[-10:]), count.numpy())
 """
-    env = {"TF_AMP_CACHE": str(tmp_path), "TF_AMP_TUNE": "budget", "TF_AMP_STRICT": "1"}
+    env = {"TF_AMP_CACHE": str(tmp_path), "TF_AMP_TUNE": "on", "TF_AMP_STRICT": "1"}
     winner = "float32" if slow == "mixed" else ""
     assert lines_of(program, **env)[-1] == f"True {{{winner!r}}} 60"
 

@@ -7,9 +7,9 @@ import dataclasses
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 from grappler_pass.cached_attributes import cached_attribute
-from tf_amp.measuring.budget import Budget, Limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +45,22 @@ def test_threads_that_ask_at_once_get_the_same() -> None:
     assert first is second is slow.value
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    compute: Callable[[], str]
+
+    @cached_attribute
+    def answer(self) -> str:
+        """What is computed."""
+        return self.compute()
+
+
 def _ask_for_another() -> None:
     """Be the child: end well, or by the alarm if there is a lock to wait for."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(30)
-        Budget(Limits()).allowance("other shapes").remaining()
+        assert Asked(lambda: "other").answer == "other"
         os._exit(0)
     finally:
         os._exit(1)
@@ -59,13 +69,13 @@ def _ask_for_another() -> None:
 def test_a_child_forked_while_a_thread_computes_computes_its_own() -> None:
     computing, ends = threading.Event(), threading.Event()
 
-    def shapes() -> str:
+    def compute() -> str:
         computing.set()
         ends.wait(60)
-        return "shapes"
+        return "computed"
 
-    allowance = Budget(Limits()).allowance(shapes)
-    thread = threading.Thread(target=allowance.remaining)
+    asked = Asked(compute)
+    thread = threading.Thread(target=lambda: asked.answer)
     thread.start()
     computing.wait(60)
     child = os.fork()

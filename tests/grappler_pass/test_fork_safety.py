@@ -15,13 +15,11 @@ from tests.processes import ROOT
 _TAKERS = {
     "resumption._lock": "resumption.still_waiting()",
     "variables._lock": "variables.states_here()",
-    "memory._made._lock": "memory.known()",
+    "plans._made._lock": "plans.known()",
     "private._installing": "private.install_when_imported(private.RUN_SESSION, id)",
-    "prices._lock": "prices.add([])",
+    "memory._lock": "memory.keep('graph', Verdict('graph', True, 2.0, 1.0, 0.0))",
     "seen._lock": "seen._begin(_Graph(()), None)",
-    "spent._lock": "spent.open('graph', float)",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",
-    "check._timing": "check.run(call); assert len(check._seconds) == 1",
 }
 
 
@@ -29,19 +27,17 @@ _TAKERS = {
 def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
     ended = run_forked(
         f"""
-        import os, signal, threading
-        from grappler_pass.costs.database.price_list import PriceList
+        import os, pathlib, signal, tempfile, threading
         from tf_amp import _tensorflow_private as private
-        from tf_amp.measuring.budget import DEFAULT, Budget
+        from tf_amp.measuring.steps.memory import StepMemory, Verdict
         from tf_amp.measuring.steps.step_comparison import StepComparison
-        from tf_amp.measuring.steps.verdict_check import VerdictCheck
         from tf_amp.rewriting.resumed_plans import Memory
         from tf_amp.tools.ranges.ranging import Statistics, _Graph
         from tf_amp.training.loss_scale import resumption, variables
 
-        prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)
-        memory = Memory()
-        steps, check = StepComparison(), VerdictCheck(None, lambda: None)
+        seen, plans, steps = Statistics(), Memory(), StepComparison()
+        folder = tempfile.mkdtemp()
+        memory = StepMemory("a device", pathlib.Path(folder, "verdicts.json"))
         call = lambda label: None
         held, over = threading.Event(), threading.Event()
 

@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     costs = parser.add_mutually_exclusive_group()
     costs.add_argument(
-        "--warm", action="store_true", help="use your own database of measured costs"
+        "--warm", action="store_true", help="use your own cache of verdicts"
     )
     costs.add_argument(
         "--learn",

@@ -51,7 +51,6 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     from grappler_pass.costs import calibrated_path, keep_profile
     from tf_amp.config import devices
     from tf_amp.measuring.device_profile import calibrate
-    from tf_amp.measuring.machine_turn import asked_turn
 
     key = devices.cpu_key()
     cache_dir = AmpConfig.from_env().cache_dir
@@ -64,7 +63,7 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     gpus = [d.model for d in devices.present_devices() if d.device_type == "GPU"]
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
-    with asked_turn(cache_dir), printing.progress_shown():
+    with printing.progress_shown():
         profile = calibrate(seconds, key=key)
     if keep_profile(profile, out) is None:
         return 1

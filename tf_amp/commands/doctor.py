@@ -53,6 +53,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--devices", action="store_true", help="devices, links, and how to use them"
     )
     parser.add_argument(
+        "--learned", action="store_true", help="what steps have taught about prices"
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print what is found as JSON"
     )
 
@@ -64,6 +67,11 @@ def main(options: argparse.Namespace) -> int:
             raise ConfigError("--json and --devices do not go together.")
         for finding in advice.examine():
             show(finding)
+        return 0
+    if options.learned:
+        from tf_amp.commands.shared import learned_table
+
+        learned_table.show(as_json=options.json)
         return 0
     return report_health(as_json=options.json)
 

@@ -26,11 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SCALE",
         help="dynamic, statistical, none, or a number; by default as the type needs it",
     )
-    add(
-        "--tune",
-        metavar="HOW",
-        help="how long to measure: off, budget (default), budget:SECONDS or full",
-    )
+    add("--tune", help="on (default) or off: whether own steps decide what is close")
     add("--fuse", metavar="RULES", help="on (default), off, or rewrites beside types")
     for verb in VERBS:
         add(

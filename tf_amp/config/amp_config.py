@@ -92,12 +92,12 @@ class AmpConfig:
       device_profile: name or path of the profile to plan for; None means this device.
       log_dir: where each graph is written before and after, with its plan.
       strict: whether a rewrite that fails raises.
-      cache_dir: where measured profiles and costs are kept; None means nowhere.
+      cache_dir: where calibrated profiles and verdicts are kept; None means nowhere.
       list_edits: changes to the op lists, in the order given.
       exclude: regular expressions; operations with such a name, and their gradients,
         stay float32.
-      tune: "off", "budget" or "full": whether what a plan hangs on is measured, within
-        a budget of time or without one; "budget:SECONDS" is that much per process.
+      tune: "on" or "off": whether the program's own steps decide what is close, and
+        correct prices, or prices alone decide.
       tie: share of its seconds, 0 to 1, by which an operation may be slower in 16 bits
         if its results take half the memory.
       fuse: names of the rewrites beside types that graphs go through.

@@ -18,8 +18,9 @@ from tf_amp.errors import ConfigError
 
 ON = ("1", "true", "on")
 OFF = ("0", "false", "off")
-DEFAULT_TUNE = "budget"
-_TUNE_WORDS = ("off", "budget", "full")
+DEFAULT_TUNE = "on"
+# What was measured beside the program once took so long.
+_EARLIER_TUNE = re.compile(r"budget(:[0-9.e+]+)?|full")
 
 
 def checked_word(
@@ -59,18 +60,17 @@ def checked_profile(value: object, name: str = "device_profile") -> str:
 
 def checked_tune(value: object, name: str = "tune") -> str:
     """Return what `AmpConfig.tune` may be."""
-    text = value.strip().lower() if isinstance(value, str) else value
+    text = value.strip().lower() if isinstance(value, str) else str(value)
     if text in OFF:
         return "off"
-    if text in ON:
-        return DEFAULT_TUNE
-    word, _, seconds = str(text).partition(":")
-    if text in _TUNE_WORDS or (word == "budget" and 0 < _number(seconds) < math.inf):
-        return str(text)
-    raise ConfigError(
-        f"{name}: received {value!r}; allowed are {', '.join(_TUNE_WORDS)}, and "
-        "budget:SECONDS with a number greater than 0."
-    )
+    if text not in ON and not _EARLIER_TUNE.fullmatch(text):
+        raise ConfigError(f"{name}: received {value!r}; allowed are on and off.")
+    if text not in ON:
+        from absl import logging
+
+        said = "%s=%s means on: only the program's own steps are timed."
+        logging.log_first_n(logging.WARNING, said, 1, name, text)
+    return DEFAULT_TUNE
 
 
 def checked_tie(value: object, name: str = "tie") -> float:

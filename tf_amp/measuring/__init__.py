@@ -1,5 +1,1 @@
-"""Find out on the present device what prices leave uncertain.
-
-`OnlineTuner` is what the pass asks. It measures single ops (`probe_timing`) and has
-whole steps compared (`steps`), within the time that `budget` leaves.
-"""
+"""What is timed: the program's own steps, graphs in a sandbox, and the CPU here."""

@@ -149,7 +149,7 @@ class PrecisionAffinity:
         # Settings that believe one model, and nothing else.
         priced_at = {
             device: dataclasses.replace(
-                chosen, models={"CPU": model, "GPU": model}, tuner=None, memory=None
+                chosen, models={"CPU": model, "GPU": model}, own_steps=None, memory=None
             )
             for device, model in self._site.models.items()
         }

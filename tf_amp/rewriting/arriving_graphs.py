@@ -110,7 +110,7 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     from tf_amp.rewriting import second_visits
 
     graph_def = GraphDef.FromString(data)
-    instance = compared_calls.another_plan()
+    instance = compared_calls.is_late()
     visit = second_visits.key_of(graph_def, item.fetch, instance)
     if second_visits.has_stayed_float32(visit) and not host.current().observers:
         return None
@@ -197,9 +197,7 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
     with naming_stage("settings"):
         agreement.check_once(scope.config)
         chosen = given.adapted(
-            graph_settings.settings_for(
-                scope, graph_def, given.shapes, given.device_type
-            )
+            graph_settings.settings_for(scope, graph_def, given.device_type)
         )
         chosen = dataclasses.replace(
             chosen,
@@ -268,14 +266,13 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
     """Count a plan among those applied, until steps find its graph slower."""
     from tf_amp.measuring.steps import compared_calls
 
-    def decided(is_faster: bool, steps: Steps) -> bool:
+    def decided(is_faster: bool, steps: Steps) -> None:
         notices.announce_steps(plan, config, is_faster, steps.compared)
         if config.log_dir is not None and steps.compared is not None:
             dumps.dump_steps(config.log_dir, plan.graph, is_faster, steps.compared)
         if not is_faster:
             with contextlib.suppress(ValueError):
                 host.current().plans.remove(plan)
-        return False
 
     host.current().plans.append(plan)
     compared_calls.when_decided(decided)

@@ -88,7 +88,7 @@ def dump_unplanned(
     from grappler_pass.pipeline import Rewrite, plan_graph
 
     # Where lists count, since it is by them that the graph was left alone.
-    listed = dataclasses.replace(settings, opt_level="O2", tuner=None, memory=None)
+    listed = dataclasses.replace(settings, opt_level="O2", own_steps=None, memory=None)
     plan = plan_graph(graph, item, listed, shapes=dict, name=name)
     plan = dataclasses.replace(plan, opt_level=settings.opt_level)
     dump(folder, name, graph, Rewrite(graph, plan, changed=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.fork_safety import per_process
@@ -20,43 +20,30 @@ from tf_amp.config.list_edits import ListEdit
 from tf_amp.config.peers import is_joint, peers
 from tf_amp.config.scope_registry import Scope
 from tf_amp.errors import ConfigError
-from tf_amp.measuring import process_costs
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import layouts
 
 if TYPE_CHECKING:
     from grappler_pass.costs import CostModel
     from grappler_pass.graph.op_lists import OpLists
-    from grappler_pass.graph.shapes import Shapes
     from grappler_pass.kernels.kernel import Kernels
     from grappler_pass.pipeline import Settings
 
 
 def settings_for(
-    scope: Scope,
-    graph_def: Any,
-    shapes: Callable[[], Shapes] = dict,
-    device_type: str | None = None,
+    scope: Scope, graph_def: Any, device_type: str | None = None
 ) -> Settings:
     """Return the settings of a scope for a graph, by the devices that it runs on.
 
-    Args:
-      scope: whose settings they are.
-      graph_def: the graph.
-      shapes: infers its shapes; only if something is to be measured.
-      device_type: of its home; None: the nodes' devices say it.
+    `device_type` is that of its home; None: the nodes' devices say it.
     """
-    from tf_amp.measuring.fingerprint import digest_of_products
+    from tf_amp.measuring.steps.verdicts import own_steps_for
 
     device_type = device_type or target_device_type(graph_def)
     chosen = settings_from_config(scope.rewriting, device_type)
-
-    def graph() -> Hashable:
-        return chosen.low_dtype, digest_of_products(graph_def, shapes())
-
-    tuner = process_costs.tuner_for(scope.config, device_type, graph, graph_def, shapes)
     chosen = with_checks(chosen, scope.config, graph_def)
-    return dataclasses.replace(chosen, tuner=tuner)
+    own_steps = own_steps_for(scope.config, device_type)
+    return dataclasses.replace(chosen, own_steps=own_steps)
 
 
 def with_checks(chosen: Settings, config: AmpConfig, graph_def: Any) -> Settings:
@@ -93,12 +80,13 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
     """
     from grappler_pass.costs import CostModel
     from tf_amp.checking import known
+    from tf_amp.measuring.steps.memory import learned_for
 
     check_config(config)
     choice = devices.choose(config, device_type)
     _warn_of_freed(edited_lists(choice.low_dtype, config.list_edits).freed)
     models = {
-        kind: CostModel(profile, process_costs.prices_for(config, kind))
+        kind: CostModel(profile, learned_for(config, kind))
         for kind, profile in choice.profiles
     }
     if config.device_profile is None:
@@ -153,7 +141,7 @@ def _warn_of_freed(ops: frozenset[str]) -> None:
         )
 
 
-# The price lists of a forked child are new.
+# What a forked child knows of prices is read again.
 per_process(settings_from_config.cache_clear)
 
 

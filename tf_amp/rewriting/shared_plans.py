@@ -1,11 +1,11 @@
 """One plan for all workers that train in step: the chief's.
 
-Each worker has its own prices, measured on its own machine, so each might decide
-otherwise; a mirrored step would then be as slow as the slowest of them, and its
-replicas would round differently. The chief decides, and measures; the others wait for
-what it has decided for the same graph. A plan in doubt is compared by all at the same
-calls, and they hear from the chief how that ends, and what the next plan is. Where its
-plan does not come or does not fit, a worker decides by itself, and says so.
+Each worker has its own prices, those of its machine, so each might decide otherwise; a
+mirrored step would then be as slow as the slowest of them, and its replicas would round
+differently. The chief decides; the others wait for what it has decided for the same
+graph. A plan in doubt is compared by all at the same calls, and they hear from the
+chief how that ends. Where its plan does not come or does not fit, a worker decides by
+itself, and says so.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from tf_amp.rewriting.resumed_plans import PlanRecord
 if TYPE_CHECKING:
     from grappler_pass.planning.draft import Draft, PlanMemory
 
-# The chief may be measuring meanwhile.
+# The chief may be checking kernels meanwhile.
 PATIENCE_SECONDS = 120.0
 # It has said long ago how a comparison goes on.
 _VERDICT_SECONDS = 10.0
 _VERDICTS = {"go on": None, "16 bits": True, "float32": False}
-_NEXT, _ANOTHER = "next", "another plan"
 
 
 class SharedPlans:
@@ -105,7 +104,7 @@ def memory_for(own: PlanMemory) -> PlanMemory:
 def _key_and_order(draft: Draft) -> tuple[str, list[int]]:
     """Return what the plan of a graph is known by, and its slots in their order."""
     key, order = resumed_plans.key_and_order(draft)
-    return f"{key} {compared_calls.another_plan()}".rstrip(), order
+    return f"{key} late" if compared_calls.is_late() else key, order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +128,6 @@ class AgreementOfWorkers:
         # By then all workers have run a pair more.
         word = self._heard(f"{pairs - 1}", "whether 16 bits are faster: they are kept")
         return True if word is None else _VERDICTS[word]
-
-    def may_go_on(self, may_here: bool) -> bool:
-        """Return whether there may be another plan."""
-        self._tell(_NEXT, _ANOTHER if may_here else "none")
-        return self._heard(_NEXT, "of another plan: float32 stays") == _ANOTHER
 
     def _tell(self, what: str, word: str) -> None:
         if self.workers.is_chief:

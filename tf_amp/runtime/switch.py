@@ -72,7 +72,8 @@ def enable(
       exclude: regular expressions, or `@FILE` for a file of them, and Keras layers;
         operations with such a name, or that such a layer makes when it is called, and
         their gradients, stay float32.
-      tune: "off", "budget" (default), "budget:SECONDS" or "full": how long to measure.
+      tune: "on" (default) or "off": whether the program's own steps decide what is
+        close, or prices alone.
       fuse: names of rewrites beside types, "on" (default) or "off".
       loss_scale: a loss scale, a number or words for one, whatever the type; by default
         "dynamic" for float16 and "none" for bfloat16.

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from grappler_pass.graph import op_table as table
 
+# Of ops that are in no row.
+ANY_OP = "elementwise"
+
 MATMUL_AXES = ("m", "k", "n")
 CONV_AXES = ("pixels", "in_channels", "out_channels")
 DEPTHWISE_AXES = ("pixels", "channels")

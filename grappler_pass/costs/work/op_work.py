@@ -48,7 +48,7 @@ def _other(call: OpCall, dtype: str) -> Work:
     tensors = (spec for spec in call.outputs + call.inputs if spec.dtype != "resource")
     elements = max((spec.elements for spec in tensors), default=1)
     return Work(
-        "elementwise", (float(elements),), float(elements), bytes_of(call, dtype)
+        op_classes.ANY_OP, (float(elements),), float(elements), bytes_of(call, dtype)
     )
 
 

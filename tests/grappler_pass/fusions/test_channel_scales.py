@@ -227,15 +227,12 @@ def test_other_layouts_activations_and_exclusions_stay() -> None:
 
 def test_a_plan_that_steps_find_slower_leaves_the_graph_as_it_was() -> None:
     class Slower:
-        def measure(self, stakes: object, low_dtype: str) -> bool:
-            return False
-
         def outcome(self, trial: Trial, decided: object) -> Outcome:
             assert {node.name for node in trial.after.node} > {"product", "scaled"}
             assert trial.seconds_after < trial.seconds_before
             return Outcome.SLOWER
 
-    rewrite = fused(tuner=Slower())
+    rewrite = fused(own_steps=Slower())
     assert not rewrite.changed and not rewrite.plan.fusions
     (declined,) = rewrite.plan.declined_fusions
     assert declined.seconds > 0.0 and declined.reason == Reason(Cause.TRIAL)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
+from grappler_pass.costs.learned import Expected
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
@@ -44,7 +45,7 @@ class BelievedPrices:
         default_factory=lambda: DeviceProfile.load("cpu-generic")
     )
 
-    def price(self, call: OpCall, dtype: str, probe: object = None) -> Price:
+    def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of float32, or the share of them that is believed in."""
         seconds = CostModel(self.profile).price(call, "float32").seconds
         is_low = dtype != "float32" and _ALLOW(call.op) == "allow"
@@ -56,18 +57,18 @@ class BelievedPrices:
         """Return next to nothing."""
         return Price(1e-9, "profile", self.error)
 
+    def expected(self, call: OpCall, dtype: str) -> Expected:
+        """Return the same seconds, of one cell for each op."""
+        return Expected(f"{call.op} {dtype}", self.price(call, dtype).seconds)
+
 
 @dataclasses.dataclass
 class Steps:
-    """A tuner and memory that know what they are told, and remember what they hear."""
+    """Steps and memory that know what they are told, and remember what they hear."""
 
     answer: Outcome
     asked: list[Trial] = dataclasses.field(default_factory=list)
     kept: list[Draft] = dataclasses.field(default_factory=list)
-
-    def measure(self, stakes: object, low_dtype: str) -> bool:
-        """Measure nothing: prices stay as believed."""
-        return False
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Answer, and keep who is to be told later."""
@@ -109,7 +110,7 @@ def _convolution_step() -> Step:
 
 
 def _settings(
-    tuner: Steps | None, prices: BelievedPrices | None = None, level: str = "O1"
+    own_steps: Steps | None, prices: BelievedPrices | None = None, level: str = "O1"
 ) -> Settings:
     models = {"CPU": prices or BelievedPrices()}
     lists = OpLists.for_dtype("bfloat16")
@@ -118,8 +119,8 @@ def _settings(
         lists,
         models,
         opt_level=level,
-        tuner=tuner,
-        memory=tuner,
+        own_steps=own_steps,
+        memory=own_steps,
         home=Home("CPU"),
     )
 
@@ -172,14 +173,20 @@ def test_where_nothing_is_known_an_uncertain_gain_is_not_applied(
 
 
 @pytest.mark.parametrize(
-    ("low_share", "error", "is_certain"),
-    [(0.1, 0.01, True), (0.1, 0.7, False), (0.99, 0.01, False)],
+    ("low_share", "error", "device", "is_certain"),
+    [
+        (0.1, 0.01, "this CPU", True),
+        (0.1, 0.01, None, False),
+        (0.1, 0.7, "this CPU", False),
+        (0.99, 0.01, "this CPU", False),
+    ],
 )
-def test_certain_is_a_gain_beyond_the_error_of_predictions(
-    low_share: float, error: float, is_certain: bool
+def test_certain_is_a_gain_beyond_the_error_of_prices_found_on_this_device(
+    low_share: float, error: float, device: str | None, is_certain: bool
 ) -> None:
     steps = Steps(Outcome.FASTER)
-    prices = BelievedPrices(low_share, error)
+    profile = dataclasses.replace(DeviceProfile.load("cpu-generic"), device=device)
+    prices = BelievedPrices(low_share, error, profile)
     _rewritten(_convolution_step(), _settings(steps, prices))
     assert [trial.is_certain for trial in steps.asked] in ([is_certain], [])
 

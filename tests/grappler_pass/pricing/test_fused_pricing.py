@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.costs.database.price_list import Measured, PriceList, Sample
-from grappler_pass.costs.database.probes import cast_probe
+from grappler_pass.costs.learned import Learned, cell_of
+from grappler_pass.costs.prices import cast_works
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
@@ -110,14 +110,17 @@ def test_on_a_cpu_nothing_goes_low_since_xla_widens_every_product(
     assert low_nodes(draft_of(CHAIN, profile, fuses=True)) == set()
 
 
-def test_what_was_measured_outside_of_xla_does_not_count() -> None:
-    probe = cast_probe(4096 * 4096, "float32", "bfloat16")
-    prices = PriceList([Measured(probe, "bfloat16", Sample(99.0, 99.0, 0.01, 9, 0.0))])
-    model = CostModel(DeviceProfile.load("a100"), prices)
+def test_what_was_learned_outside_of_xla_does_not_count() -> None:
+    sizes = 4096 * 4096, "float32", "bfloat16"
+    cell = cell_of("Cast", cast_works(*sizes), "float32>bfloat16", "a100")
+    learned = Learned()
+    learned.add({cell: [4.0] * 3})
+    model = CostModel(DeviceProfile.load("a100"), learned)
+    assert model.cast_price(*sizes).source == "learned"
     settings = settings_of("bfloat16", "O1", models={"CPU": model})
-    settings = dataclasses.replace(settings, tuner=object())
+    settings = dataclasses.replace(settings, own_steps=object())
     under = settings_under_xla(settings)
-    assert under.tuner is None and under.fuses
-    cast = under.models["CPU"].cast_price(4096 * 4096, "float32", "bfloat16")
-    assert cast.seconds < 1.0 and cast.source != "measured"
+    assert under.own_steps is None and under.fuses
+    cast = under.models["CPU"].cast_price(*sizes)
+    assert cast.seconds < model.cast_price(*sizes).seconds / 50
     assert under.models["CPU"].profile.name == "a100 under XLA"

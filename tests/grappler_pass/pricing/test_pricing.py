@@ -80,12 +80,12 @@ def test_a_constant_is_cast_beforehand_and_costs_nothing_unless_it_is_fed() -> N
     assert draft.prices.down[Port(draft.view.index["b2"], 0)] > 0.0
 
 
-def test_every_node_that_may_go_low_knows_its_probe_and_its_error() -> None:
+def test_every_node_that_may_go_low_knows_its_call_and_its_error() -> None:
     _, draft = planned(SMALL_LAYERS, "bfloat16", "cpu-avx512-bf16")
     index = draft.view.index
-    assert draft.prices.probes[index["layer1"]] is not None
+    assert draft.prices.calls[index["layer1"]] is not None
     assert min(draft.prices.errors[index["layer1"]]) > 0.0
-    assert draft.prices.probes[index["x"]] is None
+    assert draft.prices.calls[index["x"]] is None
     assert draft.prices.low[index["x"]] is None
 
 

@@ -74,7 +74,7 @@ def test_what_there_is_no_time_for_is_used_and_checked_by_the_next_process(
     late = EMPTIED + (
         "from tf_amp.checking import known\nknown._LIMIT_SECONDS['CPU'] = -1.0\n"
     )
-    tuned = {"TF_AMP_TUNE": "budget"}
+    tuned = {"TF_AMP_TUNE": "on"}
     done = run(late + ENABLED.format("") + SHOWN, tmp_path, **tuned)
     assert done.lines() == ["True 0 ['1 kernel not checked']"]
     done = run(EMPTIED + ENABLED.format("") + SHOWN, tmp_path, **tuned)
@@ -93,7 +93,7 @@ def test_no_clock_decides_where_plans_are_to_be_the_same(
     done = run(
         late + determined + ENABLED.format("") + SHOWN,
         tmp_path / "other",
-        TF_AMP_TUNE="budget",
+        TF_AMP_TUNE="on",
     )
     assert done.lines() == ["False 1 []"]
 

@@ -136,15 +136,15 @@ def processes_in(folder: pathlib.Path) -> list[str]:
 @pytest.mark.parametrize(
     ("learn", "expected"),
     [
-        ((), {"float32": {1, 2}, "tf-amp:O2+TUNE=full": {1, 2}}),
-        (("--learn",), {"float32": {1}, "tf-amp:O2+TUNE=full": {2}}),
+        ((), {"float32": {1, 2}, "tf-amp:O2+TUNE=on": {1, 2}}),
+        (("--learn",), {"float32": {1}, "tf-amp:O2+TUNE=on": {2}}),
     ],
 )
 def test_a_process_that_learns_is_not_counted(
     folder: pathlib.Path, learn: tuple[str, ...], expected: dict[str, set[int]]
 ) -> None:
     # Tests run without measuring.
-    methods = ("--methods", "tf-amp:O2+TUNE=full")
+    methods = ("--methods", "tf-amp:O2+TUNE=on")
     command = ("light:started", *methods, "--batches", "4", "--rounds", "2")
     command = (*command, "--step-seconds", "0.01")
     done = bench(folder, *command, *learn, "--json", "kept.json")

@@ -23,7 +23,9 @@ class Steps:
     begun: int = 0
     waiting: list[step_comparison.Decided] = dataclasses.field(default_factory=list)
 
-    def begin(self, trial: Trial, decided: step_comparison.Decided) -> bool:
+    def begin(
+        self, trial: Trial, decided: step_comparison.Decided, *, learns: bool
+    ) -> bool:
         """Begin a comparison."""
         self.begun += 1
         self.waiting.append(decided)

@@ -50,7 +50,7 @@ def show(finding: Finding) -> None:
 def settings_set_aside() -> Iterator[None]:
     """Let this process be as if nothing were set, for a while.
 
-    Nothing is measured meanwhile, and the cache stays where it is. Not for programs
+    No steps are compared meanwhile, and the cache stays where it is. Not for programs
     with threads that read the environment.
     """
     names = [n for n in os.environ if n.startswith(_PREFIXES) and n != CACHE]

@@ -31,8 +31,8 @@ def show(*printables: Any) -> None:
             print(each)
 
 
-def show_json(rows: Iterable[Any], stream: TextIO) -> None:
-    """Print plain values as an array."""
+def show_json(rows: Iterable[Any], stream: TextIO | None = None) -> None:
+    """Print plain values as an array, on standard output unless told otherwise."""
     print(json.dumps(list(rows), indent=1), file=stream, flush=True)
 
 

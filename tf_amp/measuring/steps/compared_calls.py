@@ -24,21 +24,19 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grappler_pass.costs.database.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_traits import keeps_kernel
 from tf_amp._tensorflow_private import calls, eager_context
 from tf_amp.measuring.steps.step_comparison import (
     FLOAT32,
     LABELS,
+    LATE,
     MIXED,
-    MOST_PLANS,
     OWN_FAULTS,
     Agreement,
     Decided,
     StepComparison,
 )
-from tf_amp.measuring.steps.verdict_check import VerdictCheck
 
 if TYPE_CHECKING:
     from grappler_pass.planning.draft import Trial
@@ -60,7 +58,6 @@ class _Callee(CallCount):
       is_run: whether it is a run.
       is_compiled: whether it is a function that XLA compiles.
       comparison: that it takes part in.
-      check: of a verdict that is remembered.
       instances: by label, the names of a compiled function's instances.
     """
 
@@ -68,7 +65,6 @@ class _Callee(CallCount):
     is_run: bool = False
     is_compiled: bool = False
     comparison: StepComparison | None = None
-    check: VerdictCheck | None = None
     instances: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
@@ -124,7 +120,7 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
                     callee, label, call_function, context, instance, *args, **kwargs
                 )
 
-        if callee.comparison or callee.check or callee.instances:
+        if callee.comparison or callee.instances:
             return _in_turn(callee, call)
         # So are nearly all calls; each Python function on their way takes up to 1 us.
         callee.count += 1
@@ -175,21 +171,15 @@ def comparing_runs(
 def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
     """Make a call, given its label, in the instance whose turn it is."""
     callee.count += 1
-    comparison, check = callee.comparison, callee.check
+    comparison = callee.comparison
     if comparison is None:
-        if check is not None and check.is_over:
-            callee.check = check = None
         try:
-            return call(MIXED) if check is None else check.run(call)
+            return call(MIXED)
         except OWN_FAULTS as error:
             return _anew(callee, call, error)
     if comparison.is_faster and comparison.mixed == MIXED:
         callee.comparison = None
-    outputs = comparison.run(call)
-    if comparison.may_go_on and comparison.number < MOST_PLANS:
-        comparison.may_go_on = False
-        callee.compare(StepComparison(comparison.number + 1, callee.name))
-    return outputs
+    return comparison.run(call)
 
 
 def _anew(callee: _Callee, call: Callable[[str], Any], error: Exception) -> Any:
@@ -305,18 +295,18 @@ def called_instance(name: bytes, has_instances: bool) -> bytes:
 
 
 def accept() -> None:
-    """Take another plan as it is, since its graph is known to be faster."""
+    """Take a late plan as it is, since its graph is known to be faster."""
     comparison = _current()
-    if comparison is not None and another_plan():
+    if comparison is not None and is_late():
         comparison.is_faster = True
 
 
-def another_plan() -> str:
-    """Return the label of the graph that arrives on this thread, if it is a next one.
+def is_late() -> bool:
+    """Return whether the graph that arrives on this thread has run in float32 before.
 
-    The plan of its call's first has lost, or waits for the comparison to begin.
+    Its plan has waited for the comparison to begin.
     """
-    return "" if is_float32_instance() else _thread.label
+    return _thread.label == LATE
 
 
 def is_float32_instance() -> bool:
@@ -324,16 +314,18 @@ def is_float32_instance() -> bool:
     return _thread.label == FLOAT32
 
 
-def begin(trial: Trial, decided: Decided) -> bool:
+def begin(trial: Trial, decided: Decided, *, learns: bool) -> bool:
     """Compare the steps of what the graph belongs to that has just been rewritten.
 
     Return whether that can be done: it is called on this thread, and has instances. The
-    outcome is reported once.
+    outcome is reported once; if it `learns`, with what profiled calls have taken.
     """
     callee = _with_instances(trial)
     if callee is None:
         return False
-    _begun(callee).when_decided(decided)
+    comparison = _begun(callee)
+    comparison.when_decided(decided)
+    comparison.learns |= learns
     return True
 
 
@@ -351,7 +343,7 @@ def _begin_in_float32(callee: _Callee) -> bool:
     with _lock:
         if callee.comparison is not None:
             return False
-        callee.compare(StepComparison(2, callee.name, before=MIXED))
+        callee.compare(StepComparison(callee.name, is_late=True))
         return True
 
 
@@ -373,32 +365,8 @@ def _begun(callee: _Callee) -> StepComparison:
     with _lock:
         comparison = callee.comparison
         if comparison is None or comparison.is_faster is not None:
-            comparison = callee.compare(StepComparison(name=callee.name))
+            comparison = callee.compare(StepComparison(callee.name))
         return comparison
-
-
-def check(
-    trial: Trial, verdict: Verdict, decided: Decided, forget: Callable[[], None]
-) -> None:
-    """Compare the instances of this thread's call anew if steps contradict a verdict.
-
-    The verdict is forgotten before that, and the outcome reported once. Where float32
-    is remembered, there is no instance in 16 bits. It is made as that of a next plan
-    is, the first one having lost.
-    """
-    callee = _with_instances(trial)
-    if callee is None or another_plan() or callee.is_compiled:
-        return
-
-    def contradicted() -> None:
-        forget()
-        comparison = StepComparison(1 if verdict.faster else 2, callee.name)
-        for each in checked.decided if verdict.faster else ():
-            comparison.when_decided(each)
-        callee.compare(comparison)
-
-    checked = callee.check = VerdictCheck(verdict, contradicted)
-    checked.decided.append(decided)
 
 
 def shares_kernels() -> bool:
@@ -411,9 +379,6 @@ def shares_kernels() -> bool:
 
 def when_decided(decided: Decided) -> None:
     """Report how the comparison ends that this thread's call takes part in."""
-    callee, comparison = _thread.callee, _current()
+    comparison = _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)
-    elif comparison is None and callee is not None:
-        if callee.check is not None:
-            callee.check.decided.append(decided)

@@ -19,15 +19,13 @@ pairs decide is said in `comparison`: 6 to 60, or what they lean to once their c
 have taken 60 s. The loser is not called again. TensorFlow frees its kernels with the
 function.
 
-Of a plan that has lost, a few more calls of each instance are profiled, in turn. If
-what its nodes take refutes their prices, another plan is made, with an instance of its
-own, and compared in the same way; after MOST_PLANS it is float32.
+Where prices of the plan are still to be learned (`verdicts`), a few more calls of each
+instance are profiled, in turn.
 
 Workers that train in step alternate at the same calls, since blocks have the same
 length there. The chief decides; all go by what it has decided a pair of blocks before,
 so that nobody waits for a call that waits for it. What no worker hears of the chief
-ends the comparison with the plan that was begun with. Whether there is another plan is
-the chief's to say, too, whose calls refute prices. Errors are the program's.
+ends the comparison with the plan that was begun with. Errors are the program's.
 
 What raises an error that is of the instance's own making (no kernel) in one of its
 first calls loses, and the call is repeated in the other one; so does what finds no
@@ -61,13 +59,12 @@ _WARM_UPS = 2
 _BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
 # Of workers that train in step.
 _SHARED_CALLS = 3
-# Of each instance, of a plan that has lost: one alone may have been interrupted.
-_PROFILED_CALLS = 3
-# Labels of the instances; TensorFlow's own is the one that is rewritten first.
-MIXED, FLOAT32 = "", "float32"
-_PLANS = (MIXED, "plan 2", "plan 3")
-LABELS = (*_PLANS, FLOAT32)
-MOST_PLANS = len(_PLANS)
+# Of each instance: no single reading is believed.
+PROFILED_CALLS = 3
+# Labels of the instances; TensorFlow's own is the one that is made first. It is float32
+# where 16 bits come in late.
+MIXED, LATE, FLOAT32 = "", "16 bits", "float32"
+LABELS = (MIXED, LATE, FLOAT32)
 
 # Errors that may be an instance's own, and not the program's.
 OWN_FAULTS = (
@@ -79,6 +76,7 @@ OWN_FAULTS = (
 # Two instances take more memory than one, whenever it is that there is none.
 _OWN_ALWAYS = tf.errors.ResourceExhaustedError
 
+# Of one call, by name and op of the node that they are of.
 Seconds = Mapping[str, float]
 
 
@@ -88,19 +86,17 @@ class Steps:
 
     Attributes:
       compared: their times; None where an instance failed.
-      float32: seconds by name of node in float32, the median of calls; nothing unless
-        it won.
+      float32: of each profiled call in float32, the seconds of nodes.
       mixed: the same in 16 bits.
     """
 
     compared: Comparison | None = None
-    float32: Seconds = dataclasses.field(default_factory=dict)
-    mixed: Seconds = dataclasses.field(default_factory=dict)
+    float32: Sequence[Seconds] = ()
+    mixed: Sequence[Seconds] = ()
 
 
-# Called with whether 16 bits were faster, and what was measured; returns whether
-# another plan may be.
-Decided = Callable[[bool, Steps], bool]
+# Called with whether 16 bits were faster, and what was measured.
+Decided = Callable[[bool, Steps], None]
 
 
 class Agreement(Protocol):
@@ -116,30 +112,26 @@ class Agreement(Protocol):
           is_faster: what is decided here.
         """
 
-    def may_go_on(self, may_here: bool) -> bool:
-        """Return whether all may make another plan, of one that has lost."""
-
 
 class StepComparison:
     """The calls of one function while its plan is in doubt.
 
     Several threads may call the function; one of them at a time is timed.
+
+    Attributes:
+      learns: whether calls are profiled in the end; those of workers are not.
     """
 
-    def __init__(
-        self, number: int = 1, name: str = "", before: str | None = None
-    ) -> None:
-        """Begin to compare a plan, counted from 1.
+    def __init__(self, name: str = "", *, is_late: bool = False) -> None:
+        """Begin to compare a plan.
 
         Args:
-          number: of the plan.
           name: of what is called, for people.
-          before: label of the calls before the comparison; the plan's by default.
+          is_late: whether calls before the comparison run in float32.
         """
-        self.number = number
         self.name = name
-        self.mixed = _PLANS[number - 1]
-        self._before = self.mixed if before is None else before
+        self.mixed = LATE if is_late else MIXED
+        self.learns = False
         self._seconds = 0.0
         self._decided: list[Decided] = []
         self._agreement: Agreement | None = None
@@ -149,7 +141,6 @@ class StepComparison:
         self._next = next(self._course)
         self._counts: Counter[str] = Counter()
         self.is_faster: bool | None = None
-        self.may_go_on = False
 
     def when_decided(self, decided: Decided) -> None:
         """Call a function with the verdict; on the thread of the call."""
@@ -177,11 +168,10 @@ class StepComparison:
         """The label of what runs from now on; undecided, of the plan."""
         return FLOAT32 if self.is_faster is False else self.mixed
 
-    def decide(self, is_faster: bool, steps: Steps) -> bool:
-        """End with what the steps of a caller have shown; there is no other plan."""
+    def decide(self, is_faster: bool, steps: Steps) -> None:
+        """End with what the steps of a caller have shown."""
         if self.is_faster is None:
             self._decide(is_faster, steps)
-        return False
 
     def _timed(self, call: Callable[[str], Any]) -> Any:
         label = self._next
@@ -214,9 +204,9 @@ class StepComparison:
         return outputs
 
     def _advance(self, seconds: float) -> None:
-        has_begun = self.number > 1 and self._counts[self.mixed] > 0
+        has_begun = self.mixed == LATE and self._counts[LATE] > 0
         if self.is_faster is None and has_begun and not self._decided:
-            # There was no other plan.
+            # The plan has not come again.
             self._decide(False, Steps())
         if self.is_faster is not None:
             return
@@ -230,7 +220,7 @@ class StepComparison:
         self.is_faster = is_faster
         for decided in self._decided:
             try:
-                self.may_go_on |= decided(is_faster, steps) and not is_faster
+                decided(is_faster, steps)
             except Exception as error:
                 logging.warning(
                     "What the steps of %s have shown is not remembered (%s: %s). The "
@@ -240,27 +230,24 @@ class StepComparison:
                     error,
                 )
         self._decided.clear()
-        if self._agreement is not None and not is_faster:
-            self.may_go_on = self._agreement.may_go_on(self.may_go_on)
 
     def _compared(self) -> Generator[str, float, tuple[bool, Steps]]:
         """Yield the instance of each call and receive what it took."""
         is_faster, compared = yield from self._pairs()
-        if is_faster or _has_other_devices():
+        if self.is_shared or not self.learns:
             return is_faster, Steps(compared)
         self._profiles = []
-        for _ in range(_PROFILED_CALLS):
+        for _ in range(PROFILED_CALLS):
             yield FLOAT32
             yield self.mixed
-        float32, mixed = self._profiles[::2], self._profiles[1::2]
-        return False, Steps(compared, _medians_of(float32), _medians_of(mixed))
+        return is_faster, Steps(compared, self._profiles[::2], self._profiles[1::2])
 
     def _pairs(self) -> Generator[str, float, tuple[bool, Comparison]]:
         took: dict[str, float] = {}
         warm_ups = [FLOAT32] * _WARM_UPS
-        if self._before != self.mixed:
+        if self.mixed == LATE:
             warm_ups = [self.mixed] * _WARM_UPS + warm_ups
-        for label in [self._before] * (_CALLS_BEFORE - 1) + warm_ups:
+        for label in [MIXED] * (_CALLS_BEFORE - 1) + warm_ups:
             took[label] = yield label
         count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
         count = _SHARED_CALLS if self.is_shared else count
@@ -289,17 +276,6 @@ class StepComparison:
         for _ in range(count):
             seconds.append((yield label))
         return statistics.median(seconds)
-
-
-def _medians_of(profiles: Sequence[Seconds]) -> dict[str, float]:
-    """Return the median seconds of each node that any of several calls has run."""
-    nodes = set().union(*profiles)
-    return {
-        node: statistics.median(
-            seconds[node] for seconds in profiles if node in seconds
-        )
-        for node in nodes
-    }
 
 
 def wait_for_devices() -> None:

@@ -1,73 +1,152 @@
 """Which graph is faster: remembered from earlier runs, or found out by the next steps.
 
 A verdict is kept by the fingerprint of its graphs, so that steps are compared once, not
-in every process. Grappler's second visit of a graph that has lost, which differs a
-little, does not come here: see `second_visits`.
+in every process. What their profiled calls teach about prices is kept beside it.
+Grappler's second visit of a graph that has lost, which differs a little, does not come
+here: see `second_visits`.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from absl import logging
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.costs.database.price_list import Measured, Sample
-from grappler_pass.costs.database.records import Verdict
+from grappler_pass.costs.learned import log_ratio
 from grappler_pass.graph.op_traits import keeps_state_in_kernel
-from grappler_pass.planning.draft import Outcome, Trial
-from tf_amp.config.peers import peers
+from grappler_pass.planning.draft import NodePrices, Outcome, Trial
+from tf_amp import _tensorflow_private as private
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.peers import is_joint, peers
 from tf_amp.measuring.fingerprint import fingerprint_of
-from tf_amp.measuring.known_costs import KnownCosts
 from tf_amp.measuring.steps import compared_calls
+from tf_amp.measuring.steps.memory import StepMemory, Verdict, memory_of
 from tf_amp.measuring.steps.step_comparison import Steps
 from tf_amp.tracing.grappler_preview import with_bodies
 
-# Of the seconds of a node in one step, as the logarithm's deviation.
-_SPREAD = 0.2
 
+class StepVerdicts(NamedTuple):
+    """What steps have shown, and will show; of the pass's `OwnSteps`.
 
-def outcome_of(
-    trial: Trial, costs: KnownCosts, decided: Callable[[bool], None]
-) -> Outcome:
-    """Return which of two graphs is faster, or have it found out and reported once.
-
-    What is certain without is not compared, nor is what keeps state in its kernels: a
-    second instance would repeat the random numbers of the first, or miss what lies in
-    its queues.
+    Attributes:
+      memory: of the device that the graph runs on.
+      memories: by type of device, of all that are present.
     """
-    fingerprint = fingerprint_of(trial)
-    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
-    if fingerprint not in costs.verdicts:
-        remembered = _remembered(fingerprint, costs)
-        costs.verdicts[fingerprint] = remembered.faster if remembered else None
-        # Workers in step go by what the chief finds, at the calls of a comparison.
-        if remembered and not peers() and state_keeper(trial.before) is None:
-            forget = functools.partial(_forget, trial, fingerprint, costs)
-            compared_calls.check(trial, remembered, keep, forget)
-    known = costs.verdicts[fingerprint]
-    if known:
-        compared_calls.accept()
-    if known is not None:
-        return Outcome.FASTER if known else Outcome.SLOWER
-    if trial.is_certain and not compared_calls.another_plan():
-        return Outcome.UNKNOWN
-    keeper = state_keeper(trial.before)
-    if keeper is not None:
-        logging.info(
-            "%s is not compared: %s (%s) keeps state in its kernel; predictions decide",
-            trial.name or "A graph",
-            keeper.name,
-            keeper.op,
-        )
-        return Outcome.KERNEL_STATE
-    if not trial.is_sure and not peers() and compared_calls.begin_in_float32(trial):
-        return Outcome.WITHHELD
-    return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
+
+    memory: StepMemory
+    memories: Mapping[str, StepMemory]
+
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Return which of two graphs is faster, or have their steps compared.
+
+        Of workers that train in step the chief decides, about what all of them run.
+        What is certain without is not compared, nor is what keeps state in its kernels:
+        a second instance would repeat the random numbers of the first, or miss what
+        lies in its queues.
+        """
+        others = peers()
+        if others and not (others.is_chief and is_joint(trial.before)):
+            return Outcome.UNKNOWN
+        fingerprint = fingerprint_of(trial)
+        known = self.memory.is_faster(fingerprint)
+        if known:
+            compared_calls.accept()
+        if known is not None:
+            return Outcome.FASTER if known else Outcome.SLOWER
+        if trial.is_certain and not compared_calls.is_late():
+            return Outcome.UNKNOWN
+        keeper = state_keeper(trial.before)
+        if keeper is not None:
+            logging.info(
+                "%s is not compared: %s (%s) keeps state in its kernel; predictions "
+                "decide",
+                trial.name or "A graph",
+                keeper.name,
+                keeper.op,
+            )
+            return Outcome.KERNEL_STATE
+        if not trial.is_sure and not others and compared_calls.begin_in_float32(trial):
+            return Outcome.WITHHELD
+        keep = functools.partial(self._keep, trial, fingerprint, decided)
+        learns = any(map(self._is_to_be_learned, trial.prices.values()))
+        begun = compared_calls.begin(trial, keep, learns=learns)
+        return Outcome.OPEN if begun else Outcome.UNKNOWN
+
+    def _is_to_be_learned(self, prices: NodePrices) -> bool:
+        """Return whether a price of a node is not corrected by steps yet."""
+        learned = self.memories.get(prices.device_type, self.memory).learned
+        cells = (prices.float32.cell, prices.low.cell)
+        return not all(map(learned.believed, cells))
+
+    def _keep(
+        self,
+        trial: Trial,
+        fingerprint: str,
+        decided: Callable[[bool], None],
+        is_faster: bool,
+        steps: Steps,
+    ) -> None:
+        """Remember what steps have found; a failure may be this process' alone."""
+        compared, name = steps.compared, trial.name or "A graph"
+        kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
+        logging.info("%s compared: %s; %s", name, compared or "failed", kept)
+        self.memory.decide(fingerprint, is_faster)
+        decided(is_faster)
+        if compared is None:
+            return
+        seconds = compared.seconds_before, compared.seconds_after
+        verdict = Verdict(trial.name, is_faster, *seconds, time.time())
+        self.memory.keep(fingerprint, verdict)
+        for device_type, readings in readings_of(trial.prices, steps).items():
+            self.memories.get(device_type, self.memory).learn(readings)
+
+
+def own_steps_for(config: AmpConfig, device_type: str) -> StepVerdicts | None:
+    """Return what lets steps decide; None where prices alone do.
+
+    So it is with tuning off, where another device is planned for, and under
+    determinism, where plans may not change.
+    """
+    is_other = config.device_profile is not None
+    if config.tune == "off" or is_other or private.is_determinism_enabled():
+        return None
+    present = {device.device_type for device in devices.present_devices()}
+    memories = {
+        kind: memory_of(config.cache_dir, kind) for kind in {device_type, *present}
+    }
+    return StepVerdicts(memories[device_type], memories)
+
+
+def readings_of(
+    prices: Mapping[str, NodePrices], steps: Steps
+) -> dict[str, dict[str, list[float]]]:
+    """Return readings by type of device and cell: one of each profiled call.
+
+    Nodes that one cell stands for count together: the middle of their logarithms. A
+    node tells of both types or of none.
+    """
+    taught: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for float32, low in zip(steps.float32, steps.mixed, strict=True):
+        of_call: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for node in prices.keys() & float32.keys() & low.keys():
+            device_type, *both = prices[node]
+            seconds = (float32[node], low[node])
+            logs = [log_ratio(s, e.seconds) for s, e in zip(seconds, both, strict=True)]
+            for expected, log in zip(both, logs, strict=True):
+                if log is not None and None not in logs:
+                    of_call[device_type, expected.cell].append(log)
+        for (device_type, cell), logs_here in of_call.items():
+            taught[device_type][cell].append(statistics.median(logs_here))
+    return taught
 
 
 def state_keeper(graph_def: GraphDef) -> NodeDef | None:
@@ -77,56 +156,3 @@ def state_keeper(graph_def: GraphDef) -> NodeDef | None:
     own = () if compared_calls.shares_kernels() else graph_def.node
     nodes = itertools.chain(own, *bodies)
     return next(filter(keeps_state_in_kernel, nodes), None)
-
-
-def _remembered(fingerprint: str, costs: KnownCosts) -> Verdict | None:
-    if costs.database is None:
-        return None
-    return costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
-
-
-def _forget(trial: Trial, fingerprint: str, costs: KnownCosts) -> None:
-    """Know a verdict no more that steps contradict."""
-    logging.info(
-        "%s takes longer than it did when its steps were compared; they are compared "
-        "again",
-        trial.name or "A graph",
-    )
-    costs.verdicts[fingerprint] = None
-
-
-def _keep(
-    trial: Trial,
-    fingerprint: str,
-    costs: KnownCosts,
-    decided: Callable[[bool], None],
-    is_faster: bool,
-    steps: Steps,
-) -> bool:
-    """Remember what steps have found; a failure may be this process' alone.
-
-    Return whether prices were corrected, so that another plan may be made.
-    """
-    compared, name = steps.compared, trial.name or "A graph"
-    kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
-    logging.info("%s compared: %s; %s", name, compared or "failed", kept)
-    costs.verdicts[fingerprint] = is_faster
-    if compared is not None and costs.database is not None:
-        graph = costs.key, costs.tensorflow, fingerprint
-        seconds = compared.seconds_before, compared.seconds_after
-        costs.database.keep([Verdict(*graph, is_faster, *seconds, time.time())])
-    decided(is_faster)
-    rows = () if is_faster else tuple(_corrections(trial, steps))
-    if rows:
-        costs.correct(rows)
-    return bool(rows)
-
-
-def _corrections(trial: Trial, steps: Steps) -> Iterator[Measured]:
-    """Yield what nodes in 16 bits have taken in a step of the job, and in float32."""
-    for name, probe in trial.probes.items():
-        float32, low = steps.float32.get(name, 0.0), steps.mixed.get(name, 0.0)
-        if float32 > 0.0 and low > 0.0:
-            for dtype, seconds in (("float32", float32), (trial.low_dtype, low)):
-                sample = Sample(seconds, seconds, _SPREAD, 1, time.time())
-                yield Measured(probe, dtype, sample)

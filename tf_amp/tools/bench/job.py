@@ -60,7 +60,7 @@ class Job:
       batches: examples per step; None where a script has its own.
       seconds: that a process may take.
       step_seconds: for which a step is called that is not a script's.
-      is_warm: whether tf-amp uses the user's own database of costs.
+      is_warm: whether tf-amp uses the user's own cache.
       learns: whether each process of tf-amp that counts follows one that does not,
         which finds no costs and leaves its own.
       settings: variables of the environment that are tf-amp's.

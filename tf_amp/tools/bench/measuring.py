@@ -72,9 +72,9 @@ def sample_of_run(
 ) -> Sample:
     """Run one process, and return what it has measured.
 
-    Each method of tf-amp has a database of costs in the folder, where its next process
-    finds what earlier ones have measured. Where it learns first, it has one for each
-    batch size and round. KeyboardInterrupt: `stop` was set; no process is left.
+    Each method of tf-amp has a cache in the folder, where its next process finds what
+    steps of earlier ones have shown. Where it learns first, it has one for each batch
+    size and round. KeyboardInterrupt: `stop` was set; no process is left.
     """
     journal = folder / "journal"
     costs = folder / f"costs-{job.methods.index(run.method)}"
@@ -86,7 +86,7 @@ def sample_of_run(
     )
     settings = {**dict(job.settings), **methods.settings_of_method(run.method)}
     is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
-    # A process of ours that tunes leaves costs for the next one.
+    # A process of ours that compares steps leaves verdicts for the next one.
     learns = job.learns and methods.is_ours(run.method) and is_tuned
     for _ in range(2 if learns else 1):
         journal.unlink(missing_ok=True)

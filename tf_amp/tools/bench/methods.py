@@ -105,15 +105,15 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the variables of a run: the user's, but only tf-amp gets tf-amp's.
 
-    Those of the method itself are set in the process. `cache` is a folder for the costs
-    that tf-amp measures; if warm, the user's own.
+    Those of the method itself are set in the process. `cache` is a folder for what
+    steps show; if warm, the user's own.
     """
     batch = {} if run.batch is None else {BENCH_BATCH: str(run.batch)}
-    costs = environ.get(CACHE) if job.is_warm else cache
+    cache = environ.get(CACHE, "") if job.is_warm else cache
     return {
         **_ALWAYS,
         **without_settings(environ),
         **batch,
-        **({CACHE: costs} if costs else {}),
+        **({CACHE: cache} if cache else {}),
         **(dict(job.settings) if is_ours(run.method) else {}),
     }

@@ -22,7 +22,7 @@ from grappler_pass.graph.type_slots import DTYPE_ENUMS, DTYPE_NAMES, op_def_of
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import PRICED
 from grappler_pass.planning.plan import Plan
-from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AlreadyMixedError
 from tf_amp.rewriting import graph_settings, stripping
@@ -56,13 +56,11 @@ def unmixed() -> contextlib.AbstractContextManager[object]:
 
 def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> Planner:
     """Return what graphs are rewritten with, given ranges on data if there are any."""
-    config: AmpConfig | None = options.config
     if options.choice.device_profile is not None:
         target = target_device.target_of(
             options.choice.device_profile, options.config.dtype
         )
         device_type, chosen = target.device_type, target.settings(options.config)
-        config = None
     else:
         device_type = graph_settings.target_device_type(graph_def)
         chosen = graph_settings.settings_from_config(options.config, device_type)
@@ -72,7 +70,7 @@ def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> P
         chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))
     # What scales weights keeps them from being stored in 16 bits.
     chosen = dataclasses.replace(chosen, fold_constants=False, fusions=())
-    return Planner(chosen, device_type, options.batch, config)
+    return Planner(chosen, device_type, options.batch)
 
 
 def mix(

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -31,10 +31,8 @@ from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
-from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import AmpError, StageError
-from tf_amp.measuring import process_costs, progress
-from tf_amp.measuring.fingerprint import digest_of_products
+from tf_amp.measuring import progress
 from tf_amp.measuring.sandbox.roles import HANDLES
 from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tracing import grappler_preview
@@ -52,32 +50,17 @@ class Planner:
 
     The device is the one that they will run on, which bears on plans alone. `batch`
     stands for an unknown first dimension when prices are looked up; None: the pass's
-    own guess. The configuration says how much is measured; None: nothing, for a device
-    that is absent.
+    own guess.
     """
 
     settings: Settings
     device_type: str = "CPU"
     batch: int | None = None
-    config: AmpConfig | None = None
 
     @property
     def device_profile(self) -> str:
         """The name of the device's profile."""
         return self.settings.models[self.device_type].profile.name
-
-    def settings_for(
-        self, graph_def: GraphDef, shapes: Callable[[], Shapes]
-    ) -> Settings:
-        """Return the settings of a graph, which has its own time to be measured."""
-        if self.config is None:
-            return self.settings
-
-        def graph() -> Hashable:
-            return self.settings.low_dtype, digest_of_products(graph_def, shapes())
-
-        tuner = process_costs.tuner_for(self.config, self.device_type, graph)
-        return dataclasses.replace(self.settings, tuner=tuner)
 
 
 class LeftAloneError(AmpError):
@@ -133,7 +116,7 @@ def _outcome(
     outcome = pipeline.optimize(
         grappler_preview.without_devices(graph_def),
         item,
-        planner.settings_for(graph_def, shapes),
+        planner.settings,
         shapes=shapes,
         name=name,
     )

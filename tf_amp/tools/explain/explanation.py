@@ -27,7 +27,6 @@ from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, NotMeasurableError
-from tf_amp.measuring.machine_turn import asked_turn
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.runtime import switch
@@ -83,8 +82,8 @@ def explain(
 
     Raises:
       ConfigError: an argument is neither a setting nor one of the function's.
-      NotMeasurableError: it cannot be run outside of its program, or another process
-        measures on this machine; the message says which.
+      NotMeasurableError: it cannot be run outside of its program; the message says
+        why.
       TensorFlowMissingError: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       StageError: the plan cannot be made; the message names the stage.
@@ -107,8 +106,7 @@ def explain(
     item, chosen = item_and_settings(graph_def, kept, config)
     shapes = functools.partial(shapes_from_graph_def, graph_def)
     if measure:
-        with asked_turn(config.cache_dir):
-            return prediction_of(graph_def, item, chosen, shapes(), name)
+        return prediction_of(graph_def, item, chosen, shapes(), name)
     plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
     if isinstance(fn, GraphDef):
         return plan

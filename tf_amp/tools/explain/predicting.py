@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ from grappler_pass import pipeline
 from grappler_pass.graph.device_types import device_type_of
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
-from grappler_pass.planning.draft import Draft, Outcome, Settings, Stake, Trial
+from grappler_pass.planning.draft import Draft, Outcome, Settings, Trial
 from grappler_pass.planning.trying import trial_from_draft
 from grappler_pass.rewriting.apply import CAST_STEM
 from tf_amp.errors import NotMeasurableError
@@ -62,7 +62,7 @@ def prediction_of(
     draft = pipeline.draft_graph(
         graph_def,
         item,
-        dataclasses.replace(settings, tuner=_Lenient()),
+        dataclasses.replace(settings, own_steps=_Lenient()),
         shapes=lambda: shapes,
         name=name,
     )
@@ -78,9 +78,6 @@ def prediction_of(
 
 class _Lenient:
     """Withdraws no plan: what steps might withdraw is to be seen measured."""
-
-    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
-        return False
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         return Outcome.UNASKED

@@ -125,7 +125,9 @@ def _rewritten(
     return pipeline.optimize(
         case.graph_def,
         item,
-        dataclasses.replace(case.settings, opt_level=level, tuner=None, memory=None),
+        dataclasses.replace(
+            case.settings, opt_level=level, own_steps=None, memory=None
+        ),
         shapes=lambda: case.shapes,
         name=case.name,
     )

@@ -38,7 +38,7 @@ def train(
 ) -> tuple[int, str]:
     """Return how a training ended, and what it printed last."""
     code = TRAINING.format(slow=slow, folder=str(folder), killed_at=killed_at)
-    env = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1", "TF_AMP_TUNE": "budget"}
+    env = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1", "TF_AMP_TUNE": "on"}
     done = run_forked(PRELUDE + code, env=env)
     return done.code, (done.out.splitlines() or [""])[-1]
 

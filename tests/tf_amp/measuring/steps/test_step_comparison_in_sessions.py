@@ -149,6 +149,8 @@ def test_no_kernel_is_shared_by_graphs_that_would_make_two(
 ) -> None:
     lines = run(
         """
+from grappler_pass.planning.draft import Trial
+
 def graph_def(dtype, op):
     graph_def = GraphDef()
     node = graph_def.node.add(name="n", op=op)
@@ -158,7 +160,7 @@ def graph_def(dtype, op):
 for op in ("CudnnRNNV3", "MatMul"):
     for dtype in (tf.float32, tf.float16):
         before, after = (graph_def(d, op) for d in (tf.float32, dtype))
-        trial = tuner.Trial(before, after, None, {}, 0.0, 0.0)
+        trial = Trial(before, after, None, {}, 0.0, 0.0)
         print(op, dtype.name, compared_calls._shares_kernels(trial))
 """,
         tmp_path,

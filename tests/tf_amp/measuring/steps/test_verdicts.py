@@ -16,9 +16,9 @@ from tests.tf_amp.measuring.given_steps import (
     product,
     trial_of,
 )
-from tf_amp.measuring.known_costs import KnownCosts
-from tf_amp.measuring.steps import verdicts
 from tf_amp.measuring.steps.comparison import Comparison
+from tf_amp.measuring.steps.memory import FILE, StepMemory
+from tf_amp.measuring.steps.verdicts import StepVerdicts
 
 
 @pytest.fixture
@@ -28,8 +28,9 @@ def trial() -> Trial:
 
 def outcome(trial: Trial, folder: pathlib.Path) -> Outcome:
     """Return what a process says that has just started."""
-    costs = KnownCosts.load("CPU", "this CPU", tf.__version__, folder)
-    return verdicts.outcome_of(trial, costs, lambda is_faster: None)
+    memory = StepMemory("this CPU", folder / FILE)
+    own_steps = StepVerdicts(memory, {"CPU": memory})
+    return own_steps.outcome(trial, lambda is_faster: None)
 
 
 @pytest.mark.parametrize("compared", [FASTER, SLOWER])

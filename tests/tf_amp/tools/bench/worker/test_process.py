@@ -29,9 +29,9 @@ print(json.dumps([kind for what, kind, *_ in lines_of(path) if what == "values"]
     *_, steps, values = run(code, tmp_path)
     kinds, begins, ends, counts = zip(*json.loads(steps), strict=True)
     assert set(kinds) == {"own"} and json.loads(values) == ["own"] * 4
-    assert len(counts) == (13 if tune == "budget" else 12)
-    compared = counts[1] if tune == "budget" else 1
+    assert len(counts) == (13 if tune == "on" else 12)
+    compared = counts[1] if tune == "on" else 1
     assert counts == (1, compared, *[1] * (len(counts) - 2))
-    if tune == "budget":
+    if tune == "on":
         assert compared > 6 and ends[1] - begins[1] > 0.2
     assert max(e - b for b, e in zip(begins[2:], ends[2:], strict=True)) < 0.2

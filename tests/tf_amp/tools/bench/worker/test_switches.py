@@ -57,7 +57,7 @@ print(config.enabled, config.dtype, config.tune, config.exclude)
 """
     users = {
         "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
-        "TF_AMP_TUNE": "full",
+        "TF_AMP_TUNE": "on",
         "TF_AMP_EXCLUDE": "head/",
     }
     printed = run_forked(code, env=users).lines()

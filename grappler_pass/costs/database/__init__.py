@@ -1,1 +1,0 @@
-"""What was measured on this machine: probes, their seconds, and their file."""

@@ -1,0 +1,211 @@
+"""What own steps have shown on each device: verdicts and lessons, in one JSON file.
+
+    {"format": 1, "devices": {DEVICE: {
+        "verdicts": {FINGERPRINT: {"graph": ..., "faster": ..., "float32_seconds": ...,
+                                   "low_seconds": ..., "when": ...}},
+        "learned": {CELL: [LOG OF MEASURED OVER PREDICTED, ...]}}}}
+
+A device is named with all that must agree for its figures to hold. The file may be
+carried to another machine. Reading believes nothing: what is not as it should be is
+left out. A process reads it once and writes what it adds, with what others have added
+meanwhile; where it cannot be written, the process alone remembers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from grappler_pass.costs.atomic_file import replacing
+from grappler_pass.costs.learned import MOST_LOG_RATIO, Learned, Lesson
+from grappler_pass.fork_safety import per_process, renewed_lock
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.message_codes import Code
+
+FILE = "verdicts.json"
+_FORMAT = 1
+# Of one device, the latest stay: more graphs than a user has, and more cells.
+_MOST_VERDICTS, _MOST_CELLS = 2000, 5000
+
+Fields = dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """Whether a graph was faster in 16 bits.
+
+    Attributes:
+      graph: its name, for people.
+      faster: whether it was.
+      float32_seconds: of a step in float32.
+      low_seconds: of a step in 16 bits.
+      when: seconds since 1970.
+    """
+
+    graph: str
+    faster: bool
+    float32_seconds: float
+    low_seconds: float
+    when: float
+
+
+class StepMemory:
+    """What own steps have shown on one device; several threads may use it.
+
+    Attributes:
+      device: names it in the file.
+      learned: its lessons, which correct prices.
+    """
+
+    def __init__(self, device: str, path: pathlib.Path | None) -> None:
+        """Read what the file says of a device; None: nothing is kept."""
+        self.device = device
+        self._path = path
+        self._lock = renewed_lock()
+        fields = fields_of(path).get(device, {})
+        self._faster = {f: v.faster for f, v in verdicts_in(fields).items()}
+        self.learned = Learned(lessons_in(fields))
+
+    def is_faster(self, fingerprint: str) -> bool | None:
+        """Return whether 16 bits were faster; None where steps have not said."""
+        return self._faster.get(fingerprint)
+
+    def decide(self, fingerprint: str, is_faster: bool) -> None:
+        """Remember in this process alone which graph is faster."""
+        self._faster[fingerprint] = is_faster
+
+    def keep(self, fingerprint: str, verdict: Verdict) -> None:
+        """Remember a verdict."""
+        self.decide(fingerprint, verdict.faster)
+
+        def add(fields: Fields) -> None:
+            verdicts = {**verdicts_in(fields), fingerprint: verdict}
+            latest = sorted(verdicts, key=lambda f: verdicts[f].when)[-_MOST_VERDICTS:]
+            fields["verdicts"] = {f: verdicts[f]._asdict() for f in latest}
+
+        self._write(add)
+
+    def learn(self, readings: Mapping[str, Sequence[float]]) -> None:
+        """Add readings by cell: logarithms of measured over predicted seconds."""
+        if not readings:
+            return
+        self.learned.add(readings)
+
+        def add(fields: Fields) -> None:
+            lessons = dict(lessons_in(fields))
+            for cell, logs in readings.items():
+                # What was learned last is last, and stays.
+                lesson = lessons.pop(cell, Lesson())
+                lessons[cell] = lesson.with_readings(logs)
+            latest = list(lessons)[-_MOST_CELLS:]
+            fields["learned"] = {cell: lessons[cell].logs for cell in latest}
+
+        self._write(add)
+
+    def _write(self, add: Callable[[Fields], None]) -> None:
+        """Add to what the file says now of this device."""
+        if self._path is None:
+            return
+        try:
+            with self._lock:
+                known = fields_of(self._path)
+                add(known.setdefault(self.device, {}))
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(self._path) as file:
+                    json.dump({"format": _FORMAT, "devices": known}, file, indent=1)
+        except OSError as error:
+            Code.NOT_WRITTEN.warn_once(
+                "What steps have shown is remembered by this process alone: %s cannot "
+                "be written: %s",
+                self._path,
+                error,
+            )
+
+
+def fields_of(path: pathlib.Path | None) -> dict[str, Fields]:
+    """Return what a file says, by device; nothing where it is no such file."""
+    if path is None or not path.is_file():
+        return {}
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
+            raise ValueError("no file of verdicts, or of another version")
+        return {str(k): v for k, v in fields["devices"].items() if isinstance(v, dict)}
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        logging.warning("what steps have shown is found out again: %s: %s", path, error)
+        return {}
+
+
+def verdicts_in(fields: Fields) -> Mapping[str, Verdict]:
+    """Return the verdicts of one device by fingerprint."""
+    found = {}
+    for fingerprint, values in _entries(fields, "verdicts"):
+        if isinstance(values, dict) and values.keys() == set(Verdict._fields):
+            verdict = Verdict(**values)
+            numbers = (verdict.float32_seconds, verdict.low_seconds, verdict.when)
+            if type(verdict.faster) is bool and all(map(_is_number, numbers)):
+                found[fingerprint] = verdict._replace(graph=str(verdict.graph))
+    return found
+
+
+def lessons_in(fields: Fields) -> Mapping[str, Lesson]:
+    """Return the lessons of one device by cell."""
+    return {
+        cell: Lesson().with_readings(logs)
+        for cell, logs in _entries(fields, "learned")
+        if isinstance(logs, list)
+        and all(_is_number(log) and abs(log) <= MOST_LOG_RATIO for log in logs)
+    }
+
+
+def _entries(fields: Fields, name: str) -> Iterator[tuple[str, Any]]:
+    entries = fields.get(name)
+    yield from entries.items() if isinstance(entries, dict) else ()
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def memory_path(cache_dir: pathlib.Path) -> pathlib.Path:
+    """Return where the file lies in the user's cache folder."""
+    return cache_dir / FILE
+
+
+def learned_for(config: AmpConfig, device_type: str) -> Learned | None:
+    """Return what was learned of this device; None where prices alone decide."""
+    if config.tune == "off" or config.device_profile is not None:
+        return None
+    return memory_of(config.cache_dir, device_type).learned
+
+
+def memory_of(cache_dir: pathlib.Path | None, device_type: str) -> StepMemory:
+    """Return what this process knows of its devices of one type.
+
+    It is read when the first graph arrives, and shared by all graphs from then on.
+    """
+    # Graphs arrive on several threads at once; the cache alone would give each its own.
+    with _lock:
+        return _memory_of(cache_dir, device_type)
+
+
+_lock = renewed_lock()
+
+
+@functools.cache
+def _memory_of(cache_dir: pathlib.Path | None, device_type: str) -> StepMemory:
+    import tensorflow as tf
+
+    key = devices.cost_key(devices.device_of_type(device_type))
+    path = None if cache_dir is None else memory_path(cache_dir)
+    return StepMemory(f"{key}, TensorFlow {tf.version.VERSION}", path)
+
+
+# What a parent has found out since is in the file.
+per_process(_memory_of.cache_clear)
