@@ -65,7 +65,7 @@ class ScopeError(AmpError, RuntimeError):
 
 
 class NotMeasurableError(AmpError, RuntimeError):
-    """A graph cannot be run outside of its program."""
+    """A graph cannot be run outside of its program, or its times are noise."""
 
 
 class UnreadableRecordError(AmpError, ValueError):

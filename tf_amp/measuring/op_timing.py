@@ -10,15 +10,17 @@ which of the figures counts is the caller's affair.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import _tensorflow_private as private
+from tf_amp.measuring.steps.comparison import MEDIAN, spread_of
 
 # A run of a chain takes long against the cost of starting it, and so long that the
 # threads of one op do not share a core, as they often do at first: products of 0.4 ms,
@@ -26,9 +28,40 @@ from tf_amp import _tensorflow_private as private
 # do they in a step (2 cores of a virtual machine).
 _CHAIN_SECONDS = 5e-3
 _LONGEST_CHAIN = 16
-LEAST_SECONDS = 1e-7
+# Fewer times of one thing are no reading of it.
+_FEWEST_TIMES = 3
+# Standard errors that a difference must exceed to be more than noise.
+_BEYOND_NOISE = 2.0
 
 Call = Callable[[Sequence[Any]], Any]
+
+
+class Reading(NamedTuple):
+    """What something takes.
+
+    Attributes:
+      seconds: the median of several times.
+      error: the standard error of that, in seconds.
+    """
+
+    seconds: float
+    error: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Reading | None:
+        """Return the reading of several times; None of too few."""
+        if len(times) < _FEWEST_TIMES:
+            return None
+        error = MEDIAN * spread_of(times) / math.sqrt(len(times))
+        return cls(statistics.median(times), error)
+
+    def minus(self, other: Reading) -> Reading | None:
+        """Return the difference; None where it is no more than noise."""
+        error = math.hypot(self.error, other.error)
+        difference = self.seconds - other.seconds
+        return (
+            Reading(difference, error) if difference > _BEYOND_NOISE * error else None
+        )
 
 
 def chain_length(seconds: float) -> int:
@@ -69,10 +102,11 @@ class Chain:
         self.runs.append(elapsed(self.run))
         self.bases.append(elapsed(self.base))
 
-    def seconds(self) -> list[float]:
-        """Return seconds of one execution of the op, by turn."""
-        base = statistics.median(self.bases) if self.bases else 0.0
-        return [max((run - base) / self.length, LEAST_SECONDS) for run in self.runs]
+    def reading(self) -> Reading | None:
+        """Return what one execution of the op takes; None where that is noise."""
+        runs, bases = Reading.of(self.runs), Reading.of(self.bases)
+        whole = runs.minus(bases) if runs and bases else None
+        return whole and Reading(whole.seconds / self.length, whole.error / self.length)
 
 
 class TimingGraph:

@@ -10,6 +10,7 @@ from typing import Any
 
 from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.grid import monotone
+from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.device_profile.cases import Case, Point
 
 # (op class, dtype or cast, point) -> seconds.
@@ -29,7 +30,8 @@ def classes_from(
     """Return the "classes" entry of a profile.
 
     A point that was too large to measure is extended from its measured neighbors in
-    proportion to its size. A class that lacks any other point is left out.
+    proportion to its size; one that the clock could not tell from nothing takes no
+    longer than the next larger one. A class that lacks any other point is left out.
     """
     classes: dict[str, Any] = {}
     for case in cases:
@@ -52,12 +54,30 @@ def _filled(
     here: dict[Point, float] = {}
     for point in product(*axes):
         seconds = measured.get((case.op_class, dtype, point))
-        if seconds is None:
-            if case.fits(point):
+        if seconds is None and case.fits(point):
+            seconds = _least_larger(case, dtype, point, measured)
+            if seconds is None:
                 return None
-            seconds = _extended(point, axes, here)
-        here[point] = seconds
+        here[point] = _extended(point, axes, here) if seconds is None else seconds
     return monotone([len(axis) for axis in axes], list(here.values()))
+
+
+def _least_larger(
+    case: Case,
+    dtype: str,
+    point: Point,
+    measured: Mapping[tuple[str, str, Point], float],
+) -> float | None:
+    """Return what the fastest measured point takes that is larger; None of none."""
+    return min(
+        (
+            seconds
+            for (op_class, name, other), seconds in measured.items()
+            if (op_class, name) == (case.op_class, dtype)
+            and all(large >= small for large, small in zip(other, point, strict=True))
+        ),
+        default=None,
+    )
 
 
 def _extended(
@@ -79,7 +99,16 @@ def _rounded(seconds: float) -> float:
 
 
 def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the "roofline" entry: the rates that the measured classes reached."""
+    """Return the "roofline" entry: the rates that the measured classes reached.
+
+    Raises:
+      NotMeasurableError: what it is made of takes no more than noise.
+    """
+    if missing := sorted({"matmul", "AddV2"} - classes.keys()):
+        raise NotMeasurableError(
+            f"Nothing is kept: {' and '.join(missing)} could not be told from noise. "
+            "Let the machine do nothing else, or give more --seconds."
+        )
     matmul, addition = classes["matmul"], classes["AddV2"]
     # Bandwidth as ops of a usual size see it.
     usual = _nearest(addition["axes"]["elements"], 1 << 20)

@@ -31,7 +31,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 60
 # Standard errors beyond which nothing is left in doubt; of n pairs, 1 / n more.
 _DEVIATIONS, _DEVIATIONS_OF_FEW = 3.0, 10.0
 # Standard error of a median, over that of a mean.
-_MEDIAN = 1.25
+MEDIAN = 1.25
 _FEW = 5
 # Between the first and the third quarter of a normal distribution, in deviations.
 _QUARTERS, _QUARTERS_APART = 4, 1.349
@@ -103,7 +103,7 @@ class Comparison(NamedTuple):
 def error_of_median(logs: Sequence[float]) -> float:
     """Return the standard error of the median of logarithms of times."""
     spread = max(spread_of(logs), _LEAST_SPREAD[len(logs) < _FEW])
-    return _MEDIAN * spread / math.sqrt(len(logs))
+    return MEDIAN * spread / math.sqrt(len(logs))
 
 
 def spread_of(values: Sequence[float]) -> float:

@@ -23,18 +23,19 @@ from tf_amp.commands import calibrate as calibrating
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import Device
-from tf_amp.errors import ConfigError
+from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.measuring import device_profile, progress
 from tf_amp.measuring.device_profile import profiling, rounds
 from tf_amp.measuring.device_profile.assembling import classes_from, medians_of
 from tf_amp.measuring.device_profile.cases import COARSE, Case, Sizes, points_of
 from tf_amp.measuring.device_profile.profiling import all_cases
 from tf_amp.measuring.device_profile.rounds import Turns
+from tf_amp.measuring.op_timing import Reading
 
 KEY = DeviceKey("This CPU", frozenset({"avx2"}), threads=2, onednn=True)
 TINY = Sizes(
     elements=(1 << 10, 1 << 12, 1 << 13, 1 << 14),
-    matrix=(8, 16),
+    matrix=(8, 64),
     batch=(2,),
     batched_matrix=(8, 16),
     pixels=(64,),
@@ -109,7 +110,7 @@ def test_a_calibration_keeps_to_its_time():
 
 def test_a_point_that_is_measured_again_counts_by_the_median():
     (case,) = (case for case in all_cases(TINY) if case.op_class == "Tanh")
-    point = points_of(case)[0]
+    point = points_of(case)[-1]
     found = {}
     for _ in range(3):
         device_profile.measure_into(
@@ -218,3 +219,28 @@ def test_a_point_too_large_to_measure_is_extended_in_proportion():
     assert classes["matmul"]["seconds"]["float32"] == [1.0, 2.0, 2.0, 4.0]
     del measured["matmul", "float32", (1, 2, 1)]
     assert classes_from([case], measured) == {}
+
+
+def test_a_point_that_is_noise_takes_no_longer_than_the_next_larger_one():
+    case = Case("Tanh", {"elements": (1, 2, 4)}, lambda point: (point,), tf.tanh)
+    measured = {("Tanh", "float32", (2,)): 2.0, ("Tanh", "float32", (4,)): 3.0}
+    classes = classes_from([case], measured)
+    assert classes["Tanh"]["seconds"]["float32"] == [2.0, 2.0, 3.0]
+
+
+def test_a_difference_below_the_clocks_noise_is_no_reading():
+    noisy = Reading.of([1.0e-5, 1.4e-5, 0.9e-5, 1.2e-5, 1.1e-5])
+    assert noisy.minus(Reading.of([1.0e-5, 1.1e-5, 0.8e-5, 1.3e-5])) is None
+    assert noisy.minus(Reading.of([0.9, 1.0, 1.1])) is None
+    found = Reading.of([1.0, 1.1, 0.9]).minus(noisy)
+    assert found.seconds == pytest.approx(1.0, rel=1e-3)
+    assert Reading.of([1.0]) is Reading.of([1.0, 1.0]) is None
+
+
+def test_what_is_noise_makes_no_profile(monkeypatch):
+    def noise(*args):
+        return None
+
+    monkeypatch.setattr(rounds, "_reading", noise)
+    with pytest.raises(NotMeasurableError, match="AddV2 and matmul"):
+        device_profile.calibrate(0.0, key=KEY, sizes=TINY)
