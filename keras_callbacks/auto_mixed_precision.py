@@ -29,7 +29,6 @@ from keras_callbacks.running_fit.plan_watch import PlanWatch
 from keras_callbacks.running_fit.scale_readings import ScaleReadings, scales_losses
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
-from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -51,7 +50,6 @@ class AutoMixedPrecision(Callback):
     left alone.
     """
 
-    @keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", of_method=True)
     def __init__(
         self,
         dtype: str | None = None,

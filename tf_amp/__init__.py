@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import errors
 from tf_amp.errors import (
     AlreadyMixedError,
     AmpError,
@@ -154,8 +153,6 @@ def __getattr__(name: str) -> Any:
     """
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in errors.RENAMED:
-        return getattr(errors, name)
     try:
         return _load(name)
     except ModuleNotFoundError as error:

@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 from grappler_pass.errors import AmpError as AmpError
 from grappler_pass.errors import MissingExtraError as MissingExtraError
 from grappler_pass.errors import ShimError as ShimError
 from grappler_pass.errors import StageError as StageError
-
-# Earlier names of what programs may catch.
-RENAMED = {
-    "AlreadyMixed": "AlreadyMixedError",
-    "CheckpointMismatch": "CheckpointMismatchError",
-    "ConversionFailed": "ConversionError",
-    "DataUnfit": "UnfitDataError",
-    "ModelUnreadable": "UnreadableModelError",
-    "NotMeasurable": "NotMeasurableError",
-    "RewriteFailed": "RewriteError",
-    "ScriptMissing": "ScriptMissingError",
-    "TensorFlowMissing": "TensorFlowMissingError",
-}
-
-
-def __getattr__(name: str) -> type[AmpError]:
-    """Return an error by its earlier name, with a DeprecationWarning."""
-    if name not in RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = RENAMED[name]
-    warnings.warn(f"{name} is {new} now", DeprecationWarning, stacklevel=2)
-    error: type[AmpError] = globals()[new]
-    return error
 
 
 class ConfigError(AmpError, ValueError):

@@ -19,7 +19,6 @@ import wrapt
 
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
-from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.config.scope_registry import base_config
 from tf_amp.config.setting_values import checked_bool
@@ -141,7 +140,6 @@ class _ScopedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
             return function.get_concrete_function(*args, **kwargs)
 
 
-@keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", "enabled")
 def mixed_precision_scope(
     dtype: str | None = None,
     *,

@@ -19,7 +19,6 @@ from tf_amp._tensorflow_private import workers as private_workers
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config import setting_values as values
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
-from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
@@ -40,7 +39,6 @@ _lock = renewed_lock()
 _open_scopes = 0
 
 
-@keywords_after_dtype("dtype", "opt_level")
 def enable(
     dtype: str | None = None,
     *,

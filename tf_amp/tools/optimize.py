@@ -15,7 +15,6 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
-from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert import planner
@@ -27,7 +26,6 @@ from tf_amp.tracing import grappler_preview
 _PREFIX = "mixed"
 
 
-@device_is_a_profile
 def optimize(
     x: Any,
     *args: Any,

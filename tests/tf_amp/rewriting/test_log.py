@@ -93,7 +93,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
         f"""
         import resource
         import tensorflow as tf, tf_amp
-        tf_amp.enable("bfloat16", "O2", log_dir={str(folder)!r})
+        tf_amp.enable("bfloat16", opt_level="O2", log_dir={str(folder)!r})
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
         tf.function(lambda x: tf.nn.relu(x @ x))(tf.ones((256, 256)))
         """
@@ -104,7 +104,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
 
 PLANNED = """
 from absl import logging
-tf_amp.enable("bfloat16", "O2"{}, strict=True)
+tf_amp.enable("bfloat16", opt_level="O2"{}, strict=True)
 {}
 print(dtype_of(product()), *(plan.peak_bytes_before for plan in tf_amp.plans()))
 """

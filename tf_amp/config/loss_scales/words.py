@@ -51,13 +51,6 @@ def loss_scale_from_words(value: object, name: str = "loss_scale") -> LossScale:
     )
 
 
-def is_loss_scale(value: object) -> bool:
-    """Return whether a value is meant as a loss scale, sensible or not."""
-    if isinstance(value, str):
-        return value.lower().partition(":")[0] in _CLASSES
-    return is_number(value) or hasattr(value, "adjust")
-
-
 def words_from_loss_scale(loss_scale: LossScale) -> str:
     """Return words that stand for an equal loss scale.
 

@@ -19,7 +19,6 @@ from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft, Settings
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.rewriting.compiled.explaining import DraftPart
 from tf_amp.tensorflow_version import check_tensorflow
@@ -31,7 +30,6 @@ from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tools.target_device import Target, target_of
 
 
-@device_is_a_profile
 def audit(
     fn: Any,
     *args: Any,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert.files import stored_models, writing
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tf_amp.tools.convert.report import ConversionReport
 
 
-@device_is_a_profile
 def convert(
     source: str | pathlib.Path,
     target: str | pathlib.Path,

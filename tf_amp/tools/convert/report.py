@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
-from warnings import warn
 
 from rich.console import Group
 from rich.text import Text
@@ -87,12 +86,6 @@ class ConversionReport(NotebookDisplay):
     warnings: tuple[str, ...] = ()
     seconds: float
     verifications: Mapping[str, Verification] = dataclasses.field(default_factory=dict)
-
-    @property
-    def device(self) -> str:
-        """The earlier name of `device_profile`, with a DeprecationWarning."""
-        warn("device is device_profile now", DeprecationWarning, stacklevel=2)
-        return self.device_profile
 
     @property
     def is_verified(self) -> bool:

@@ -214,8 +214,6 @@ def test_the_report_lies_beside_the_model(converted: Converted) -> None:
     told = json.loads((folder / "report.json").read_text())
     assert told["bytes_before"] > told["bytes_after"]
     assert told["device"] == report.device_profile == PLANNED["device_profile"]
-    with pytest.warns(DeprecationWarning, match="device is device_profile now"):
-        assert report.device == report.device_profile
     assert told["signatures"]["serving_default"]["seconds_before"] > 0
     assert set(told["plans"]) == set(report.plans)
     assert "MatMul" in (folder / "plan.txt").read_text()
