@@ -40,7 +40,7 @@ PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Of few tests a third process would take longer to start than it saves.
 FEWER := $(if $(filter 1,$(JOBS)),,-n 2)
 
-.PHONY: demo docs test test-fast test-versions lint bench gpu fuzz wheel clean
+.PHONY: demo docs test test-fast test-long test-versions lint bench gpu fuzz wheel clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
@@ -54,6 +54,10 @@ test: lint
 # Without the files that take longest: a few tests of each room, in 90 seconds.
 test-fast: lint
 	$(BIN)/$(PYTEST) -m 'not slow'
+
+# What takes too long for each change.
+test-long: $(VENV)/.installed-test
+	$(BIN)/python -m tests.snapshots --check
 
 lint: $(VENV)/.installed-test docs
 	$(BIN)/ruff check .

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import pathlib
 import re
-import shlex
 import shutil
 
 import pytest
 
-from tests.forked_samples import FORKING
-from tests.forking import run_forked, run_forked_command
+from tests.command_lines import run_line
+from tests.forking import run_forked
 from tests.processes import ROOT, Outcome
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -22,8 +21,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 COMMAND = re.compile(r"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:tf-amp|python) [^#\n]*)")
 # Of what takes long: less.
 BRIEFLY = {
-    "bench": ["--rounds=1", "--methods=float32", "--step-seconds=0.1"],
-    "calibrate": ["--seconds", "1"],
+    "bench": "--rounds=1 --methods=float32 --step-seconds=0.1",
+    "calibrate": "--seconds 1",
 }
 # Of the commands that show a failure, the exit code; all others end well.
 FAILS = {
@@ -123,17 +122,8 @@ def test_commands_run_in_order(
 
 def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
     """Run a command as a shell would, the longest ones shortened."""
-    words = shlex.split(command)
-    env = {}
-    while "=" in words[0]:
-        name, _, value = words.pop(0).partition("=")
-        env[name] = value
-    if words[0] == "python":
-        return run_forked_command(words[1:], env=env, cwd=folder)
-    own, dashes, of_script = command.partition(" -- ")
-    words = ["-m", "tf_amp", *shlex.split(own)[1 + len(env) :]]
-    words += BRIEFLY.get(words[2], [])
-    words += shlex.split(dashes + of_script)
-    words = [word for word in words if word != "--open"]
-    before = FORKING if words[2] == "bench" else ""
-    return run_forked_command(words, before=before, env=env, cwd=folder)
+    own, dashes, of_script = command.replace(" --open", "").partition(" -- ")
+    for name, less in BRIEFLY.items():
+        if f"tf-amp {name} " in f"{own} ":
+            own = f"{own} {less}"
+    return run_line(own + dashes + of_script, folder)

@@ -1,0 +1,88 @@
+"""What the lines of a snapshot print, as text."""
+
+from __future__ import annotations
+
+import html.parser
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+from tests.command_lines import run_line
+from tests.processes import ROOT, settings
+from tests.snapshots.given import given_folder
+from tests.snapshots.lines import Snapshot
+from tests.snapshots.masking import masked
+
+# No kernel of this CPU's is looked at.
+_ENV = {"COLUMNS": "100", "TF_AMP_CHECK": "off"}
+
+
+def text_of(snapshot: Snapshot) -> str:
+    """Return lines, what each prints, and its exit code where that is not 0."""
+    with tempfile.TemporaryDirectory(prefix="tf-amp-snapshot-") as parent:
+        folder = pathlib.Path(parent, "here")
+        shutil.copytree(given_folder(), folder)
+        return "\n".join(_printed(line, folder) for line in snapshot.lines)
+
+
+def path_of(snapshot: Snapshot) -> pathlib.Path:
+    """Return where a snapshot is kept."""
+    return pathlib.Path(__file__).with_name(f"{snapshot.name}.txt")
+
+
+def _printed(line: str, folder: pathlib.Path) -> str:
+    first, _, name = line.partition(" ")
+    if first == "cat":
+        return f"$ {line}\n{_masked(_file_text(folder / name), folder)}"
+    command, _, pattern = line.partition(" | grep ")
+    done = run_line(command, folder, env=_ENV)
+    out = [each for each in done.out.splitlines() if re.search(pattern, each)]
+    parts = [f"$ {line}\n", _masked("\n".join(out), folder)]
+    if err := _masked(done.err, folder):
+        parts.append(f"--- standard error\n{err}")
+    if done.code:
+        parts.append(f"--- exit code {done.code}\n")
+    return "".join(parts)
+
+
+def _masked(text: str, folder: pathlib.Path) -> str:
+    paths = {
+        str(folder): "HERE",
+        str(ROOT): "ROOT",
+        sys.executable: "PYTHON",
+        settings()["TF_AMP_CACHE"]: "CACHE",
+    }
+    return masked(text if not text or text[-1] == "\n" else f"{text}\n", paths)
+
+
+def _file_text(path: pathlib.Path) -> str:
+    """Return what a file says; of a page what its reader sees."""
+    if not path.exists():
+        return "no such file\n"
+    text = path.read_text()
+    if path.suffix != ".html":
+        return text
+    page = _Page()
+    page.feed(text)
+    return "\n".join(page.lines) + "\n"
+
+
+class _Page(html.parser.HTMLParser):
+    """The text of a page, but for scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._hidden += tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden and (said := " ".join(data.split())):
+            self.lines.append(said)
