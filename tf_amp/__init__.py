@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from tf_amp.tools.convert.report import ConversionReport
     from tf_amp.tools.explain.explanation import explain
     from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.model_plot import plot_model
     from tf_amp.tools.optimize import optimize
     from tf_amp.tools.verify.functions import ranges, verify
     from tf_amp.tools.verify.verification import Verification
@@ -104,7 +103,6 @@ __all__ = [
     "mixed_precision_scope",
     "optimize",
     "plans",
-    "plot_model",
     "ranges",
     "scale_loss",
     "set_loss_scale",
@@ -129,7 +127,6 @@ _HOMES = {
     "tf_amp.tools.convert.report": "ConversionReport",
     "tf_amp.tools.explain.explanation": "explain",
     "tf_amp.tools.explain.prediction": "Prediction",
-    "tf_amp.tools.model_plot": "plot_model",
     "tf_amp.tools.optimize": "optimize",
     "tf_amp.tools.verify.functions": "ranges verify",
     "tf_amp.tools.verify.verification": "Verification",
