@@ -15,7 +15,6 @@ Python does.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import importlib
 import pathlib
@@ -27,7 +26,6 @@ from typing import Any
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
@@ -49,18 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     line, own = split(line)
     options = _parser().parse_args(line)
     options.script_arguments = own
-    is_scripts = getattr(options.command, "LOG_IS_SCRIPTS", False)
-    hides = not (is_scripts or options.verbose)
     try:
-        with native_log.hidden() if hides else contextlib.nullcontext():
-            return int(options.command.main(options))
+        return int(options.command.main(options))
     except AmpError as error:
         if error.is_scripts_own:
             raise
         print(f"tf-amp: {error}", file=sys.stderr)
         return _USAGE_ERROR
     except KeyboardInterrupt:
-        if is_scripts:
+        if getattr(options.command, "ENDS_AS_PYTHON", False):
             raise
         print("tf-amp: interrupted.", file=sys.stderr)
         return _INTERRUPTED
@@ -81,9 +76,8 @@ def _commands() -> dict[str, ModuleType]:
 
     Each has a `SUMMARY`; `add_options`, which gets a parser; and `main`, which gets
     what was parsed and returns the exit code, or raises an AmpError that says in a line
-    what is wrong. One with `LOG_IS_SCRIPTS` leaves all logs to the script, and
-    `--verbose` is its own; of one with `TAKES_SCRIPT` the script's arguments follow
-    `--`.
+    what is wrong. One with `ENDS_AS_PYTHON` does so at Ctrl-C; of one with
+    `TAKES_SCRIPT` the script's arguments follow `--`.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
     modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)
@@ -110,10 +104,6 @@ def _parser() -> argparse.ArgumentParser:
         own = subparsers.add_parser(name, help=summary, description=description)
         own.set_defaults(command=command)
         command.add_options(own)
-        if not getattr(command, "LOG_IS_SCRIPTS", False):
-            own.add_argument(
-                "-v", "--verbose", action="store_true", help="show TensorFlow's log too"
-            )
     return parser
 
 

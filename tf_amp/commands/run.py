@@ -12,7 +12,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts
 
 SUMMARY = "run a script in mixed precision"
-LOG_IS_SCRIPTS = True
+ENDS_AS_PYTHON = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

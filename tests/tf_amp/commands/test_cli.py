@@ -303,29 +303,3 @@ def test_a_setting_that_makes_no_sense_is_refused(folder, given, words):
     done = tf_amp_of(folder, "run", *given.split(), "scripts/script.py")
     assert done.code == 2 and words in done.err.replace("LOSS_SCALE", "loss_scale")
     assert not done.out
-
-
-CHATTER = """
-import os, sys
-os.write(2, b"I0000 00:00:1 port.cc:153] oneDNN is on\\n")
-os.write(2, b"2026-01-01 00:00:00.1: W tensorflow/core/a.cc:2] slow\\n")
-os.write(2, b"F0000 00:00:1 fatal.cc:1] the end\\n")
-print("W0101 00:00:00.1 1 a.py:1] of Python", file=sys.stderr)
-"""
-
-
-@pytest.mark.parametrize(
-    ("options", "has_log"), [((), False), (("-v",), True), (("--verbose",), True)]
-)
-def test_the_log_of_native_code_is_shown_if_asked_for(folder, options, has_log):
-    (folder / "loud.py").write_text(CHATTER)
-    command = ("audit", "loud.py", "--device-profile", "v100", *options)
-    done = tf_amp_of(folder, *command)
-    assert ("oneDNN is on" in done.err) is ("a.cc:2" in done.err) is has_log
-    assert "the end" in done.err and "of Python" in done.err
-    assert "tf-amp: " in done.err
-
-
-def test_a_script_that_runs_has_its_log(folder):
-    (folder / "loud.py").write_text(CHATTER)
-    assert "oneDNN is on" in fresh_tf_amp_of(folder, "run", "loud.py").err
