@@ -193,6 +193,9 @@ def mixed_precision_scope(
     return Scope(text, functools.partial(_configuration, chosen, patterns))
 
 
+autocast = mixed_precision_scope
+
+
 def _is_function(value: object) -> bool:
     return callable(value) and not hasattr(value, "adjust")
 

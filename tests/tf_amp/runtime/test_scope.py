@@ -251,6 +251,13 @@ def test_wrong_arguments_are_refused_where_they_are_given():
             scope()(decorated)
 
 
+def test_autocast_is_the_scope_by_another_name_and_takes_no_device():
+    with tf_amp.autocast(tf.float16, opt_level="O2"):
+        assert dtype_of(product()) == "float16"
+    with pytest.raises(tf_amp.ConfigError, match="'cuda'; allowed are bfloat16, float"):
+        tf_amp.autocast("cuda")
+
+
 def test_a_scope_entered_twice_or_left_out_of_order_is_an_error():
     first, second = scope(dtype="float16"), tf_amp.float32_scope()
     with first:
