@@ -65,7 +65,3 @@ class ConversionError(AmpError, OSError):
 
 class CheckpointMismatchError(AmpError, ValueError):
     """A checkpoint holds the state of another loss scale than the program's."""
-
-
-class UnclearMachineError(AmpError, ValueError):
-    """What a machine reports of itself is not in the form it is known to have."""

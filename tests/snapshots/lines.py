@@ -183,7 +183,6 @@ SNAPSHOTS = (
             "tf-amp run --loss-scale often train.py",
             "TF_AMP_OPTLEVEL=O2 tf-amp run train.py",
             "TF_AMP_DTYPE=float12 tf-amp explain model",
-            "tf-amp doctor --json --devices",
             "tf-amp explain nowhere",
             "tf-amp explain model --signature predict",
             "tf-amp explain train.py --measure",

@@ -15,8 +15,8 @@ _NATIVE_LOG = (
 _OF_MACHINE = (
     (r"^ok   (?:kernel|GPU).*\n", ""),
     (r'  \{\n   "what": "(?:kernel|GPU)[^}]*\},\n', ""),
-    (r"^(ok   (?:versions|oneDNN) +).*", r"\1..."),
-    (r'("what": "(?:versions|oneDNN)",\n   "state": ").*(",)', r"\1...\2"),
+    (r"^(ok   (?:versions|oneDNN|machine) +).*", r"\1..."),
+    (r'("what": "(?:versions|oneDNN|machine)",\n   "state": ").*(",)', r"\1...\2"),
     (r"^(ok   CPU +).*:", r"\1...:"),
     (r'("what": "CPU",\n   "state": ").*:', r"\1...:"),
 )

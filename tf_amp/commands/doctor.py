@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 
-from tf_amp.commands.machine import advice
 from tf_amp.commands.shared.findings import (
     COPY,
     FIX_SETTING,
@@ -31,7 +30,7 @@ from tf_amp.config.amp_config import (
     settings_set,
     switches_set,
 )
-from tf_amp.errors import AmpError, ConfigError
+from tf_amp.errors import AmpError
 from tf_amp.runtime import autostart
 
 SUMMARY = "say whether it works here, and how to fix it"
@@ -50,9 +49,6 @@ _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCR
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     parser.add_argument(
-        "--devices", action="store_true", help="devices, links, and how to use them"
-    )
-    parser.add_argument(
         "--learned", action="store_true", help="what steps have taught about prices"
     )
     parser.add_argument(
@@ -62,12 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    if options.devices:
-        if options.json:
-            raise ConfigError("--json and --devices do not go together.")
-        for finding in advice.examine():
-            show(finding)
-        return 0
     if options.learned:
         from tf_amp.commands.shared import learned_table
 

@@ -9,6 +9,7 @@ import pathlib
 import platform
 
 from tf_amp import _tensorflow_private as private
+from tf_amp.commands.shared import numa_nodes
 from tf_amp.commands.shared.findings import (
     FIX_SETTING,
     REINSTALL,
@@ -72,6 +73,12 @@ def found_devices() -> Findings:
         yield Finding("GPU", state, "pip install 'tensorflow[and-cuda]'")
 
 
+def machine() -> Findings:
+    """Say which CPUs and GPUs share a NUMA node, which GPUs a link, and how to bind."""
+    nodes, topology = numa_nodes.nodes_here(), numa_nodes.topology_here()
+    yield Finding("machine", numa_nodes.described(nodes, topology))
+
+
 def wrong_kernels() -> Findings:
     """List the 16-bit kernels that are known to be wrong here, or were found so."""
     from grappler_pass.kernels import known_wrong
@@ -131,4 +138,4 @@ def rewrite() -> Findings:
         yield Finding("rewrite", state, REINSTALL, fatal=True)
 
 
-CHECKS = (onednn, found_devices, wrong_kernels, choice, rewrite)
+CHECKS = (onednn, found_devices, machine, wrong_kernels, choice, rewrite)
