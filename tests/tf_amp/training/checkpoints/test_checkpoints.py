@@ -1,13 +1,11 @@
 """Loss scales in checkpoints of TensorFlow's own formats."""
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
-from tests.checkpointing import BAD, Model, X, dynamic, training
-from tests.forking import run_forked
+from tests.checkpoint_ways import BAD, Model, X
+from tests.checkpointing import dynamic, training
 from tests.scaling import figures
 from tf_amp import (
     LossScale,
@@ -18,20 +16,19 @@ from tf_amp import (
 )
 from tf_amp.training.checkpoints import object_based
 
-OPTIMIZERS = {
-    "keras": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
-    "tf_keras": lambda: tf_keras.optimizers.Adam(0.1),
-}
+
+def optimized():
+    return Model(keras.optimizers.SGD(0.1, momentum=0.9))
 
 
 def checkpoint_of(model):
     return tf.train.Checkpoint(weight=model.weight, optimizer=model.optimizer)
 
 
-def trained(loss_scale, folder, optimizer="keras"):
+def trained(loss_scale, folder):
     """Take a finite step, one that overflows and two finite ones; save."""
     with training(loss_scale):
-        model = Model(OPTIMIZERS[optimizer]())
+        model = optimized()
         for x in (X, BAD, X, X):
             model.step(x)
         return checkpoint_of(model).save(str(folder / "c")), figures(loss_scale)
@@ -43,21 +40,9 @@ def saved(tmp_path_factory):
     return trained(dynamic(), tmp_path_factory.mktemp("saved"))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_state_waits_for_its_loss_scale_to_be_used(optimizer, saved, tmp_path):
-    is_saved = optimizer == "keras"
-    path, expected = saved if is_saved else trained(dynamic(), tmp_path, optimizer)
-    assert expected == (2.0**9, 2, 1)
-    with training(dynamic()) as loss_scale:
-        model = Model(OPTIMIZERS[optimizer]())
-        checkpoint_of(model).restore(path).assert_consumed()
-        model.step(X)
-        assert figures(loss_scale) == (2.0**9, 3, 1)
-
-
 def test_a_state_in_use_is_set_back(tmp_path):
     with training(dynamic()) as loss_scale:
-        model = Model(OPTIMIZERS["keras"]())
+        model = optimized()
         manager = tf.train.CheckpointManager(checkpoint_of(model), str(tmp_path), 2)
         model.step(X)
         path = manager.save()
@@ -84,7 +69,7 @@ def test_every_loss_scale_gets_its_own_state(tmp_path):
     ):
         path, expected = trained(make(), tmp_path)
         with training(make()) as loss_scale:
-            model = Model(OPTIMIZERS["keras"]())
+            model = optimized()
             checkpoint_of(model).restore(path)
             model.step(X)
             after = loss_scale_state(loss_scale)
@@ -92,30 +77,10 @@ def test_every_loss_scale_gets_its_own_state(tmp_path):
             assert after.good_steps == expected[1] + 1
 
 
-def test_plain_tensorflow_restores_what_was_saved_and_consumes_it_all(saved):
-    path, _ = saved
-    assert tf.train.load_checkpoint(path).has_tensor(object_based.KEY)
-    model = Model(OPTIMIZERS["keras"]())
-    checkpoint_of(model).restore(path).assert_consumed()
-    assert not np.array_equal(model.weight, np.ones((4, 1)))
-
-
-def test_a_checkpoint_of_before_restores_and_the_scale_starts_fresh(tmp_path, caplog):
-    model = Model(OPTIMIZERS["keras"]())
-    path = checkpoint_of(model).save(str(tmp_path / "c"))
-    with training(dynamic()) as loss_scale:
-        model = Model(OPTIMIZERS["keras"]())
-        checkpoint_of(model).restore(path).assert_consumed()
-        model.step(X)
-        model.step(X)
-        assert figures(loss_scale) == (2.0**10, 2, 0)
-    assert caplog.text.count("holds no state of a loss scale") == 1
-
-
 def test_the_state_of_another_loss_scale_is_refused(saved):
     path, _ = saved
     with training(StatisticalLossScale()):
-        model = Model(OPTIMIZERS["keras"]())
+        model = optimized()
         checkpoint_of(model).restore(path)
         # AutoGraph raises what went wrong in a trace as an error of its own.
         with pytest.raises(Exception, match=r"DynamicLossScale.*StatisticalLossScale"):
@@ -129,7 +94,7 @@ def test_a_damaged_state_is_told_of_and_the_scale_starts_fresh(
         patch.setattr(object_based, "text_from_records", lambda records: "{")
         path, _ = trained(dynamic(), tmp_path)
     with training(dynamic()) as loss_scale:
-        model = Model(OPTIMIZERS["keras"]())
+        model = optimized()
         checkpoint_of(model).restore(path)
         model.step(X)
         assert figures(loss_scale) == (2.0**10, 1, 0)
@@ -139,7 +104,7 @@ def test_a_damaged_state_is_told_of_and_the_scale_starts_fresh(
 def test_weights_alone_bring_no_state_along(saved, caplog):
     path, _ = saved
     with training(dynamic()) as loss_scale:
-        model = Model(OPTIMIZERS["keras"]())
+        model = optimized()
         tf.train.Checkpoint(weight=model.weight).restore(path).expect_partial()
         model.step(X)
         assert figures(loss_scale) == (2.0**10, 1, 0)
@@ -162,11 +127,11 @@ def test_weights_updated_by_hand_take_the_state_along(tmp_path):
 def test_what_was_restored_is_saved_again_without_a_step(saved, tmp_path):
     path, expected = saved
     with training(dynamic()):
-        model = Model(OPTIMIZERS["keras"]())
+        model = optimized()
         checkpoint_of(model).restore(path)
         path = checkpoint_of(model).save(str(tmp_path / "again"))
     with training(dynamic()) as loss_scale:
-        model = Model(OPTIMIZERS["keras"]())
+        model = optimized()
         checkpoint_of(model).restore(path)
         model.step(X)
         assert figures(loss_scale) == (expected[0], expected[1] + 1, expected[2])
@@ -200,26 +165,3 @@ def test_a_checkpoint_in_a_session_holds_the_state_of_each_save(tmp_path):
             with tf.compat.v1.Session() as session:
                 saved.restore(path).initialize_or_restore(session)
                 assert figures(loss_scale) == expected
-
-
-def test_the_variable_in_the_environment_suffices_for_restoring(tmp_path):
-    program = f"""
-    import numpy as np, tensorflow as tf
-    weight = tf.Variable(tf.ones((4, 1)))
-    saved = tf.train.Checkpoint(weight=weight)
-    manager = tf.train.CheckpointManager(saved, {str(tmp_path)!r}, 2)
-    manager.restore_or_initialize()
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ weight) ** 2)
-        weight.assign_sub(0.01 * tape.gradient(loss, weight))
-
-    step(tf.constant([[np.inf] * 4] * 8))
-    manager.save()
-    import tf_amp
-    print(tf_amp.loss_scale_state().skipped_steps)
-    """
-    env = {"TF_ENABLE_AUTO_MIXED_PRECISION": "float16", "TF_AMP_OPT_LEVEL": "O2"}
-    assert [run_forked(program, env=env).lines()[-1] for _ in range(2)] == ["1", "2"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.checkpointing import BAD, X, dynamic, training
+from tests.checkpoint_ways import BAD, X
+from tests.checkpointing import dynamic, training
 from tests.scaling import figures
 from tf_amp import StaticLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
@@ -68,15 +69,6 @@ def path(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("saved"), dynamic())
 
 
-def test_a_saver_saves_the_state_and_restores_it(path):
-    loss_scale = dynamic()
-    with program(loss_scale) as made:
-        made.saver.restore(made.session, path)
-        assert figures(loss_scale) == (2.0**9, 2, 1)
-        made.run(X, X)
-        assert figures(loss_scale) == (2.0**10, 0, 1)
-
-
 def test_the_state_is_global_under_a_name_of_its_own():
     with program(dynamic()):
         names = [v.op.name for v in v1.global_variables()]
@@ -85,7 +77,6 @@ def test_the_state_is_global_under_a_name_of_its_own():
 
 
 SAVERS = {
-    "plain": v1.train.Saver,
     "sharded": lambda: v1.train.Saver(sharded=True),
     "list": lambda: v1.train.Saver(v1.global_variables()),
     "deferred": lambda: v1.train.Saver(defer_build=True),
@@ -155,14 +146,6 @@ def test_a_number_chosen_by_the_program_goes_before_the_saved_one(tmp_path):
         assert figures(loss_scale) == (128.0, 2, 1)
 
 
-def test_a_program_without_tf_amp_restores_what_was_saved(path):
-    with tf.Graph().as_default():
-        made = Program()
-        with made.session:
-            made.saver.restore(made.session, path)
-            made.run(X)
-
-
 def test_an_object_based_checkpoint_of_before_restores_by_names(tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", (4, 1), use_resource=True)
@@ -177,28 +160,6 @@ def test_an_object_based_checkpoint_of_before_restores_by_names(tmp_path):
         tf.gradients(tf.reduce_sum(x @ weight), weight)
         v1.train.Saver().restore(session, path)
         assert np.array_equal(session.run(weight), expected)
-
-
-def test_a_monitored_session_restores_a_checkpoint_of_before(tmp_path, caplog):
-    def run(steps):
-        x = v1.placeholder(tf.float32, (None, 4))
-        weight = v1.get_variable("w", (4, 1), use_resource=True)
-        count = v1.train.get_or_create_global_step()
-        optimizer = v1.train.GradientDescentOptimizer(0.1)
-        train = optimizer.minimize(tf.reduce_mean((x @ weight) ** 2), count)
-        with v1.train.MonitoredTrainingSession(
-            checkpoint_dir=str(tmp_path), save_checkpoint_steps=2
-        ) as session:
-            for _ in range(steps):
-                session.run(train, {x: X})
-            return session.run(count)
-
-    with tf.Graph().as_default():
-        assert run(3) == 3
-    for expected in (6, 9):
-        with training(dynamic()), tf.Graph().as_default():
-            assert run(3) == expected
-    assert caplog.text.count("holds no state of a loss scale") == 1
 
 
 def test_initializers_of_the_program_may_leave_the_state_out(tmp_path):

@@ -1,6 +1,5 @@
 """Loss scales beside the files that Keras writes, and files that are exported."""
 
-import functools
 import pathlib
 import shutil
 
@@ -9,27 +8,24 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
-from tests.checkpointing import BAD, X, training
+from tests.checkpoint_ways import BAD, X, Y
+from tests.checkpointing import training
 from tests.forking import run_forked
 from tests.scaling import figures
 from tf_amp import DynamicLossScale
 from tf_amp.training.checkpoints import side_file
-
-LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
-BOTH = pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
-Y = X[:, :1]
 
 
 def dynamic():
     return DynamicLossScale(initial=2.0**10, growth_interval=50)
 
 
-def compiled(library, *, is_built=True):
-    model = library.Sequential([library.layers.Dense(2), library.layers.Dense(1)])
+def compiled(*, is_built=True):
+    layers = keras.layers
+    model = keras.Sequential([layers.Dense(2), layers.Dense(1)])
     model.build((None, 4))
-    model.compile(library.optimizers.Adam(0.01), loss=library.losses.MeanSquaredError())
+    model.compile(keras.optimizers.Adam(0.01), "mse")
     if is_built:
         # A function that makes variables would be traced twice.
         model.optimizer.build(model.trainable_variables)
@@ -41,101 +37,36 @@ def fit(model, epochs=1, callbacks=(), x=X):
     model.fit(x, Y, callbacks=list(callbacks), **arguments)
 
 
-def fitted(library):
-    """Return a model after an overflow and three steps."""
-    model = compiled(library)
-    fit(model, x=BAD)
-    fit(model, epochs=3)
-    return model
-
-
-AFTER = (2.0**9, 3, 1)
-
-
-def weights_of(model):
-    return [np.array(weight) for weight in model.get_weights()]
-
-
-# Keras cannot go on training what it loads from "m.h5".
-FILES = {
-    keras: ("m.keras", "m.weights.h5"),
-    tf_keras: ("m.keras", "m.weights.h5", "m.h5", "folder"),
-}
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """Return what stores a model after `fitted`, once per library, in every format.
-
-    It returns the folder and the weights.
-    """
-
-    @functools.cache
-    def stored_by(library):
-        folder = tmp_path_factory.mktemp("stored")
-        with training(dynamic()) as loss_scale:
-            model = fitted(library)
-            assert figures(loss_scale) == AFTER
-            for name in FILES[library]:
-                save = model.save_weights if name == "m.weights.h5" else model.save
-                save(str(folder / name))
-        return folder, weights_of(model)
-
-    return stored_by
+    """Return the folder of a model after an overflow and three steps."""
+    folder = tmp_path_factory.mktemp("stored")
+    with training(dynamic()):
+        model = compiled()
+        fit(model, x=BAD)
+        fit(model, epochs=3)
+        model.save(folder / "m.keras")
+        model.save_weights(folder / "m.weights.h5")
+    return folder
 
 
-@BOTH
-def test_a_file_of_keras_has_the_state_beside_it(library, stored, caplog):
-    folder, _ = stored(library)
-    names = [n for name in FILES[library] for n in (name, f"{name}.tf_amp.json")]
-    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
-    for name in FILES[library]:
-        with training(dynamic()) as loss_scale:
-            if name == "m.weights.h5":
-                model = compiled(library)
-                model.load_weights(str(folder / name))
-            else:
-                model = library.models.load_model(str(folder / name))
-            fit(model)
-            assert figures(loss_scale) == (2.0**9, 4, 1), name
-        assert "holds no state" not in caplog.text, name
-
-
-@BOTH
-def test_the_files_are_what_keras_writes_and_loads_without_tf_amp(library, stored):
-    folder, expected = stored(library)
-    assert not any(b"tf_amp" in p.read_bytes() for p in folder.glob("m.*[5s]"))
+def test_the_files_are_what_keras_writes(stored):
+    assert not any(b"tf_amp" in p.read_bytes() for p in stored.glob("m.*[5s]"))
     dtypes = set()
 
     def note(_, item):
         if isinstance(item, h5py.Dataset):
             dtypes.add(str(item.dtype))
 
-    with h5py.File(folder / "m.weights.h5") as file:
+    with h5py.File(stored / "m.weights.h5") as file:
         file.visititems(note)
     assert dtypes <= {"float32", "int32", "int64"}
-    loaded = library.models.load_model(str(folder / "m.keras"))
-    other = compiled(library)
-    other.load_weights(str(folder / "m.weights.h5"))
-    for model in (loaded, other):
-        assert all(map(np.array_equal, weights_of(model), expected))
-
-
-@BOTH
-def test_a_file_of_before_starts_fresh_and_says_so_once(library, tmp_path, caplog):
-    model = compiled(library, is_built=False)
-    fit(model)
-    model.save(str(tmp_path / "m.keras"))
-    with training(dynamic()) as loss_scale:
-        fit(library.models.load_model(str(tmp_path / "m.keras")), epochs=2)
-        assert figures(loss_scale) == (2.0**10, 2, 0)
-    assert caplog.text.count("holds no state of a loss scale") == 1
 
 
 def test_weights_that_were_never_trained_say_nothing(tmp_path, caplog):
-    compiled(keras, is_built=False).save_weights(str(tmp_path / "m.weights.h5"))
+    compiled(is_built=False).save_weights(str(tmp_path / "m.weights.h5"))
     with training(dynamic()):
-        model = compiled(keras, is_built=False)
+        model = compiled(is_built=False)
         model.load_weights(str(tmp_path / "m.weights.h5"))
         fit(model)
     assert "holds no state" not in caplog.text
@@ -144,7 +75,7 @@ def test_weights_that_were_never_trained_say_nothing(tmp_path, caplog):
 def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(
     stored, tmp_path, caplog
 ):
-    shutil.copytree(stored(keras)[0], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = str(tmp_path / "m.keras")
     side_file.path_beside(path).write_text('{"tf_amp": 1, "rec')
     with training(dynamic()) as loss_scale:
@@ -156,7 +87,7 @@ def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(
 
 
 def test_a_state_of_other_weights_is_not_used(stored, tmp_path, caplog):
-    shutil.copytree(stored(keras)[0], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "m.keras"
     record = side_file.path_beside(path).read_bytes()
     model = keras.models.load_model(path)
@@ -182,7 +113,7 @@ def test_a_backup_that_was_cut_off_goes_on_from_the_one_before(tmp_path):
             raise KeyboardInterrupt
 
     with training(dynamic()) as loss_scale:
-        model = compiled(keras)
+        model = compiled()
         expected = []
         note = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: expected.append(figures(loss_scale))
@@ -195,7 +126,7 @@ def test_a_backup_that_was_cut_off_goes_on_from_the_one_before(tmp_path):
         note = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: begun.append(figures(loss_scale))
         )
-        fit(compiled(keras, is_built=False), epochs=6, callbacks=[backup(), note])
+        fit(compiled(is_built=False), epochs=6, callbacks=[backup(), note])
     # The epoch whose backup was cut off is trained once more.
     assert begun[0] == expected[3] == (2.0**10, 4, 0)
 
@@ -207,7 +138,7 @@ def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
         keras.callbacks.BackupAndRestore(kept),
     ]
     with training(dynamic()) as loss_scale:
-        fit(compiled(keras), callbacks=callbacks)
+        fit(compiled(), callbacks=callbacks)
         latest = figures(loss_scale)
         record = side_file.read(best)[0].loss_scales[0].values
         assert (record["scale"], record["good_steps"]) == latest[:2]
@@ -216,12 +147,12 @@ def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
 
 
 def test_a_model_without_a_state_leaves_no_file_beside(stored, tmp_path):
-    shutil.copytree(stored(keras)[0], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "m.keras"
-    compiled(keras).save(path)
+    compiled().save(path)
     assert side_file.path_beside(path).exists()
     with training(dynamic()):
-        compiled(keras).save(path)
+        compiled().save(path)
     assert not side_file.path_beside(path).exists()
 
 

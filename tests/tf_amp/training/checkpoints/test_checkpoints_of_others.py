@@ -6,15 +6,14 @@ import tensorflow as tf
 
 import tf_amp
 from keras_callbacks.running_fit.scale_readings import ScaleReadings
-from tests.checkpointing import BAD, Model, X, anew, training
+from tests.checkpoint_ways import BAD, Model, X, Y
+from tests.checkpointing import anew, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
-
-Y = X[:, :1]
 
 
 def dynamic(initial=2.0**10):

@@ -1,0 +1,146 @@
+"""Every way to write and restore, by processes with tf-amp and without.
+
+Weights, slots and iteration come back to the last bit and without a word, but for one
+where a training with tf-amp finds no loss scale; where there is one it comes back, too.
+"""
+
+import functools
+import json
+import re
+
+import pytest
+
+from tests.checkpoint_ways import GOOD_STEPS, WAYS
+from tests.forking import run_forked
+
+SETTINGS = {
+    "dtype": "float16",
+    "opt_level": "O2",
+    "loss_scale": "dynamic:initial=1024,growth_interval=50",
+}
+# The same for a program in which nothing changes.
+VARIABLES = {
+    "TF_ENABLE_AUTO_MIXED_PRECISION": SETTINGS["dtype"],
+    "TF_AMP_OPT_LEVEL": SETTINGS["opt_level"],
+    "TF_AMP_LOSS_SCALE": SETTINGS["loss_scale"],
+}
+# These are tried with and without tf-amp on both sides; all others, with it on both.
+IN_ALL_COMBINATIONS = (
+    "Checkpoint.restore",
+    "CheckpointManager",
+    "load_weights",
+    "load_model",
+    "tf_keras load_weights",
+    "tf_keras load_model, h5",
+    "Saver",
+    "MonitoredTrainingSession",
+)
+# They restore what they name, and no loss scale.
+OF_WHAT_IS_NAMED = ("load_checkpoint", "init_from_checkpoint")
+
+FOLDER = "the folder of the same name is looked into, not the checkpoint"
+LATE = "the environment is looked at only after Keras has loaded the weights"
+FAULTS = {
+    "Checkpoint.read beside a folder": FOLDER,
+    "Checkpoint.read beside others": FOLDER,
+    "Saver beside others": FOLDER,
+    "load_weights": LATE,
+    "tf_keras load_model, h5": LATE,
+}
+
+# Scale, good steps and skipped steps after the step of a reader.
+FRESH, RESUMED = [1024.0, 1, 0], [512.0, GOOD_STEPS + 1, 1]
+BEGIN = {
+    "without": "",
+    "with": f"import tf_amp; tf_amp.enable(**{SETTINGS})",
+    "by variable": "",
+}
+
+WRITER = """
+import pathlib
+import numpy as np
+from tests import checkpoint_ways as ways
+
+folder = pathlib.Path({folder!r})
+training = ways.{kind}(folder)
+training.train_and_save({overflows})
+np.savez(folder / "values.npz", *training.values())
+"""
+READER = """
+import gc, json, pathlib
+import numpy as np
+from tests import checkpoint_ways as ways
+
+folder = pathlib.Path({folder!r})
+training = ways.{kind}(folder)
+training.{restore}()
+# Whatever complains of what was not restored does so once it is collected.
+gc.collect()
+values = training.values()
+with np.load(folder / "values.npz") as file:
+    expected = list(file.values())
+assert len(values) == len(expected), (len(values), len(expected))
+for value, one in zip(values, expected):
+    np.testing.assert_array_equal(value, one)
+if {is_on}:
+    training.train(ways.X)
+    state = training.state()
+    print(json.dumps([state.scale, state.good_steps, state.skipped_steps]))
+"""
+
+
+def run(program, mode):
+    env = VARIABLES if mode == "by variable" else {}
+    return run_forked(f"{BEGIN[mode]}\n{program}", env=env)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return what has a training save all its files, with tf-amp or without."""
+
+    @functools.cache
+    def folder_of(kind, mode):
+        folder = tmp_path_factory.mktemp("written")
+        overflows = int(mode == "with")
+        names = {"folder": str(folder), "kind": kind.__name__, "overflows": overflows}
+        run(WRITER.format(**names), mode).lines()
+        return folder
+
+    return folder_of
+
+
+def restored(folder, way, mode):
+    """Return the state that a reader ends with, and what it is warned of."""
+    kind, restore = WAYS[way]
+    names = {"folder": str(folder), "kind": kind.__name__, "restore": restore}
+    done = run(READER.format(**names, is_on=mode != "without"), mode)
+    said = re.findall(r"^(?:WARNING:\w+:|.*Warning: ).*", done.err, re.MULTILINE)
+    told = [line for line in said if "is deprecated" not in line]
+    return [json.loads(line) for line in done.lines()], told
+
+
+@pytest.mark.parametrize("reader", ["with", "without"])
+@pytest.mark.parametrize("writer", ["with", "without"])
+@pytest.mark.parametrize("way", IN_ALL_COMBINATIONS)
+def test_whoever_wrote_it_a_checkpoint_restores(way, writer, reader, written):
+    states, told = restored(written(WAYS[way][0], writer), way, reader)
+    if reader == "without":
+        assert (states, told) == ([], [])
+    elif writer == "with":
+        assert (states, told) == ([RESUMED], [])
+    else:
+        assert states == [FRESH]
+        (line,) = told
+        assert line.endswith("DynamicLossScale starts at 1024. (AMP501)")
+
+
+def marked(way):
+    fault = pytest.mark.xfail(strict=True, reason=FAULTS.get(way))
+    return pytest.param(way, marks=[fault] if way in FAULTS else [])
+
+
+@pytest.mark.parametrize("way", map(marked, WAYS))
+def test_the_first_thing_that_a_process_does_may_be_to_restore(way, written):
+    done = restored(written(WAYS[way][0], "with"), way, "by variable")
+    expected = FRESH if way in OF_WHAT_IS_NAMED else RESUMED
+    assert done == ([expected], [])
