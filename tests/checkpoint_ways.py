@@ -48,9 +48,16 @@ class Model(tf.Module):
         return loss
 
 
-def imported(library: str) -> Any:
-    """Return Keras, of which a program has one of two kinds."""
-    return importlib.import_module(library)
+def compiled(library: Any, *, is_built: bool = True) -> Any:
+    """Return a model of Keras, with all variables of its optimizer or without."""
+    layers = library.layers
+    model = library.Sequential([layers.Dense(2), layers.Dense(1)])
+    model.build((None, 4))
+    model.compile(library.optimizers.Adam(0.01), "mse")
+    if is_built:
+        # Keras restores none that is yet to be made.
+        model.optimizer.build(model.trainable_variables)
+    return model
 
 
 def slots_of(optimizer: Any) -> list[Any]:
@@ -66,7 +73,8 @@ class Loop:
 
     def __init__(self, folder: pathlib.Path) -> None:
         """Make what is trained; files are in the folder."""
-        self.model = Model(imported(self.library).optimizers.Adam(0.01))
+        optimizers = importlib.import_module(self.library).optimizers
+        self.model = Model(optimizers.Adam(0.01))
         self.folder = folder
         self.checkpoint = tf.train.Checkpoint(
             weight=self.model.weight, optimizer=self.model.optimizer
@@ -131,7 +139,7 @@ class Loop:
         return [self.model.weight, *slots_of(self.model.optimizer)]
 
 
-class LoopBefore(Loop):
+class LoopOfTfKeras(Loop):
     """The same with an optimizer of tf_keras."""
 
     library = "tf_keras"
@@ -145,7 +153,7 @@ class Fitted:
     def __init__(self, folder: pathlib.Path) -> None:
         """Make nothing yet; files are in the folder."""
         self.folder = folder
-        self.keras = imported(self.library)
+        self.keras = importlib.import_module(self.library)
         self.model: Any = None
 
     def train(self, x: np.ndarray) -> None:
@@ -171,12 +179,7 @@ class Fitted:
         self.save()
 
     def build(self) -> None:
-        layers = self.keras.layers
-        self.model = self.keras.Sequential([layers.Dense(2), layers.Dense(1)])
-        self.model.build((None, 4))
-        self.model.compile(self.keras.optimizers.Adam(0.01), "mse")
-        # Keras restores no slots that are yet to be made.
-        self.model.optimizer.build(self.model.trainable_variables)
+        self.model = compiled(self.keras)
 
     def fit(self, *callbacks: Any) -> None:
         """Take one step per epoch."""
@@ -209,7 +212,7 @@ class Fitted:
         )
 
 
-class FittedBefore(Fitted):
+class FittedByTfKeras(Fitted):
     """A model of tf_keras."""
 
     library = "tf_keras"
@@ -227,7 +230,7 @@ class FittedBefore(Fitted):
         self.load_weights("named")
 
 
-class FittedInFolder(FittedBefore):
+class FittedInFolder(FittedByTfKeras):
     """A model of tf_keras in a SavedModel, from which it restores no slots."""
 
     def save(self) -> None:
@@ -321,19 +324,19 @@ WAYS = {
     "Checkpoint.read beside others": (Loop, "read_beside_other"),
     "CheckpointManager": (Loop, "restore_latest"),
     "restore_or_initialize": (Loop, "restore_or_initialize"),
-    "Checkpoint of tf_keras' optimizer": (LoopBefore, "restore"),
+    "Checkpoint of tf_keras' optimizer": (LoopOfTfKeras, "restore"),
     "load_checkpoint": (Loop, "assign"),
     "load_weights": (Fitted, "load_weights"),
     "load_model": (Fitted, "load_model"),
     "ModelCheckpoint": (Fitted, "load_best"),
     "BackupAndRestore": (Fitted, "go_on"),
-    "tf_keras load_weights": (FittedBefore, "load_weights"),
-    "tf_keras load_weights, TensorFlow's": (FittedBefore, "load_named"),
-    "tf_keras load_model": (FittedBefore, "load_model"),
-    "tf_keras load_model, h5": (FittedBefore, "load_h5"),
+    "tf_keras load_weights": (FittedByTfKeras, "load_weights"),
+    "tf_keras load_weights, TensorFlow's": (FittedByTfKeras, "load_named"),
+    "tf_keras load_model": (FittedByTfKeras, "load_model"),
+    "tf_keras load_model, h5": (FittedByTfKeras, "load_h5"),
     "tf_keras load_model, folder": (FittedInFolder, "load_folder"),
-    "tf_keras ModelCheckpoint": (FittedBefore, "load_best"),
-    "tf_keras BackupAndRestore": (FittedBefore, "go_on"),
+    "tf_keras ModelCheckpoint": (FittedByTfKeras, "load_best"),
+    "tf_keras BackupAndRestore": (FittedByTfKeras, "go_on"),
     "Saver": (InSession, "restore"),
     "Saver beside others": (InSession, "restore_beside_other"),
     "MonitoredTrainingSession": (InSession, "monitored"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.checkpoint_ways import X, Y
 from tests.scaling import scaled_by
 from tf_amp import DynamicLossScale, LossScale
 from tf_amp.rewriting import host
@@ -15,9 +18,15 @@ from tf_amp.training.loss_scale import resumption, variables
 from tf_amp.training.optimizers import skipping
 
 
-def dynamic(initial: float = 2.0**10, growth_interval: int = 4) -> DynamicLossScale:
-    """Return a loss scale that soon grows."""
-    return DynamicLossScale(initial=initial, growth_interval=growth_interval)
+def dynamic(initial: float = 2.0**10) -> DynamicLossScale:
+    """Return a loss scale that does not grow in a test."""
+    return DynamicLossScale(initial=initial, growth_interval=50)
+
+
+def fit(model: Any, *inputs: np.ndarray, **arguments: Any) -> None:
+    """Train a model of Keras on inputs, a batch each; on finite ones by default."""
+    for x in inputs or (X,):
+        model.fit(x, Y, batch_size=len(x), shuffle=False, verbose=0, **arguments)
 
 
 @contextlib.contextmanager

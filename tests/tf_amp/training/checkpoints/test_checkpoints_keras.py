@@ -9,32 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.checkpoint_ways import BAD, X, Y
-from tests.checkpointing import training
+from tests.checkpoint_ways import BAD, X, compiled
+from tests.checkpointing import dynamic, fit, training
 from tests.forking import run_forked
 from tests.scaling import figures
-from tf_amp import DynamicLossScale
 from tf_amp.training.checkpoints import side_file
-
-
-def dynamic():
-    return DynamicLossScale(initial=2.0**10, growth_interval=50)
-
-
-def compiled(*, is_built=True):
-    layers = keras.layers
-    model = keras.Sequential([layers.Dense(2), layers.Dense(1)])
-    model.build((None, 4))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    if is_built:
-        # A function that makes variables would be traced twice.
-        model.optimizer.build(model.trainable_variables)
-    return model
-
-
-def fit(model, epochs=1, callbacks=(), x=X):
-    arguments = {"batch_size": 8, "epochs": epochs, "shuffle": False, "verbose": 0}
-    model.fit(x, Y, callbacks=list(callbacks), **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +21,8 @@ def stored(tmp_path_factory):
     """Return the folder of a model after an overflow and three steps."""
     folder = tmp_path_factory.mktemp("stored")
     with training(dynamic()):
-        model = compiled()
-        fit(model, x=BAD)
+        model = compiled(keras)
+        fit(model, BAD)
         fit(model, epochs=3)
         model.save(folder / "m.keras")
         model.save_weights(folder / "m.weights.h5")
@@ -64,9 +43,9 @@ def test_the_files_are_what_keras_writes(stored):
 
 
 def test_weights_that_were_never_trained_say_nothing(tmp_path, caplog):
-    compiled(is_built=False).save_weights(str(tmp_path / "m.weights.h5"))
+    compiled(keras, is_built=False).save_weights(str(tmp_path / "m.weights.h5"))
     with training(dynamic()):
-        model = compiled(is_built=False)
+        model = compiled(keras, is_built=False)
         model.load_weights(str(tmp_path / "m.weights.h5"))
         fit(model)
     assert "holds no state" not in caplog.text
@@ -113,7 +92,7 @@ def test_a_backup_that_was_cut_off_goes_on_from_the_one_before(tmp_path):
             raise KeyboardInterrupt
 
     with training(dynamic()) as loss_scale:
-        model = compiled()
+        model = compiled(keras)
         expected = []
         note = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: expected.append(figures(loss_scale))
@@ -126,7 +105,7 @@ def test_a_backup_that_was_cut_off_goes_on_from_the_one_before(tmp_path):
         note = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: begun.append(figures(loss_scale))
         )
-        fit(compiled(is_built=False), epochs=6, callbacks=[backup(), note])
+        fit(compiled(keras, is_built=False), epochs=6, callbacks=[backup(), note])
     # The epoch whose backup was cut off is trained once more.
     assert begun[0] == expected[3] == (2.0**10, 4, 0)
 
@@ -138,7 +117,7 @@ def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
         keras.callbacks.BackupAndRestore(kept),
     ]
     with training(dynamic()) as loss_scale:
-        fit(compiled(), callbacks=callbacks)
+        fit(compiled(keras), callbacks=callbacks)
         latest = figures(loss_scale)
         record = side_file.read(best)[0].loss_scales[0].values
         assert (record["scale"], record["good_steps"]) == latest[:2]
@@ -149,10 +128,10 @@ def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
 def test_a_model_without_a_state_leaves_no_file_beside(stored, tmp_path):
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "m.keras"
-    compiled().save(path)
+    compiled(keras).save(path)
     assert side_file.path_beside(path).exists()
     with training(dynamic()):
-        compiled().save(path)
+        compiled(keras).save(path)
     assert not side_file.path_beside(path).exists()
 
 

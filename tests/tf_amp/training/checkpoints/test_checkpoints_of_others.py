@@ -6,8 +6,8 @@ import tensorflow as tf
 
 import tf_amp
 from keras_callbacks.running_fit.scale_readings import ScaleReadings
-from tests.checkpoint_ways import BAD, Model, X, Y
-from tests.checkpointing import anew, training
+from tests.checkpoint_ways import BAD, Model, X, Y, compiled
+from tests.checkpointing import anew, dynamic, fit, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
@@ -16,24 +16,9 @@ from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
 
 
-def dynamic(initial=2.0**10):
-    return DynamicLossScale(initial=initial, growth_interval=50)
-
-
-def compiled():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.01), "mse")
-    return model
-
-
-def fit(model, *inputs):
-    for x in inputs or (X,):
-        model.fit(x, Y, batch_size=8, shuffle=False, verbose=0)
-
-
 def stored(path, *inputs, loss_scale=None):
     """Write a model that was trained with a loss scale, or without any."""
-    model = compiled()
+    model = compiled(keras)
     if loss_scale is None:
         fit(model, *inputs)
         model.save(path)
@@ -59,7 +44,7 @@ def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tm
     plan = {"student": PlanRecord("step", "5", 3)}
     with training(dynamic()) as loss_scale:
         host.current().memory.resume(plan)
-        student = compiled()
+        student = compiled(keras)
         fit(student, BAD, X)
         kept = keras.models.load_model(teacher)
         assert figures(loss_scale) == (2.0**9, 1, 1)
@@ -90,14 +75,14 @@ def test_a_training_from_scratch_has_nothing_of_a_model_that_was_loaded(tmp_path
     teacher = stored(tmp_path / "t.keras", X, loss_scale=StatisticalLossScale())
     with training(dynamic()) as loss_scale:
         kept = keras.models.load_model(teacher)
-        fit(compiled())
+        fit(compiled(keras))
         assert figures(loss_scale) == (2.0**10, 1, 0)
         assert kept.built
 
 
 def test_what_was_skipped_in_the_training_of_another_is_not_counted(overflowed):
     with training(dynamic()):
-        kept, student = keras.models.load_model(overflowed), compiled()
+        kept, student = keras.models.load_model(overflowed), compiled(keras)
         readings = ScaleReadings(student)
         fit(student, BAD, X)
         assert readings.read().skipped_here == 1
@@ -106,7 +91,7 @@ def test_what_was_skipped_in_the_training_of_another_is_not_counted(overflowed):
 
 def test_weights_read_back_into_the_model_in_training_bring_their_state(tmp_path):
     with training(dynamic()) as loss_scale:
-        model = compiled()
+        model = compiled(keras)
         fit(model, BAD, X)
         model.save_weights(tmp_path / "best.weights.h5")
         fit(model, BAD)
@@ -117,7 +102,7 @@ def test_weights_read_back_into_the_model_in_training_bring_their_state(tmp_path
 
 def test_a_model_loaded_anew_goes_on_as_saved_once_it_is_trained(tmp_path):
     with training(dynamic()) as loss_scale:
-        model = compiled()
+        model = compiled(keras)
         fit(model, BAD, X)
         model.save(tmp_path / "best.keras")
         fit(model, BAD)
@@ -129,7 +114,7 @@ def test_a_model_loaded_anew_goes_on_as_saved_once_it_is_trained(tmp_path):
 
 
 def test_weights_without_a_record_let_what_was_resumed_stay(overflowed, tmp_path):
-    plain = compiled()
+    plain = compiled(keras)
     fit(plain)
     plain.save_weights(tmp_path / "plain.weights.h5")
     with training(dynamic()) as loss_scale:
