@@ -85,6 +85,14 @@ gpu: .venv-gpu/.installed
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz $(N)
 
+# Each campaign with the seeds whose results tests/long_runs.md has.
+test-long: $(VENV)/.installed-test
+	$(BIN)/python -m tests.yardstick 100 --note
+	$(BIN)/python -m tests.skips 50 --note
+	$(BIN)/python -m tests.fuzz 100 --note
+	$(BIN)/python -m tests.kernels 300 --through O2 --note
+	$(BIN)/python -m tests.kernels 300 --through O2 --directed --note
+
 # The pages of docs/ and of docstrings, in build/site; a broken link fails.
 docs: $(VENV)/.installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from tests import long_runs
+
 # A worker is replaced after so many seeds: TensorFlow keeps every function it saw.
-SEEDS_PER_WORKER = 200
+MOST_SEEDS_PER_WORKER = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Command:
       seconds_per_seed: after which a worker is taken to hang.
       try_recipe: does as `reproduce` with the text of a recipe, where seeds stand for
         recipes; `check` then also tells the smallest recipe that fails.
+      own_options: parsers of what its command line takes besides.
       passed: words of the command line that workers get, too.
     """
 
@@ -46,6 +50,7 @@ class Command:
     summary: Callable[[Counter[str]], str]
     seconds_per_seed: int = 300
     try_recipe: Callable[[str], bool] | None = None
+    own_options: tuple[argparse.ArgumentParser, ...] = ()
     passed: tuple[str, ...] = ()
 
     def run(self, arguments: list[str] | None = None) -> int:
@@ -58,9 +63,9 @@ class Command:
             return 0 if self.try_recipe(options.recipe) else 1
         if options.seed is not None:
             return 0 if self._reproduced(options.seed) else 1
-        campaign = _Campaign(self, seeds)
+        campaign = _Campaign(self, seeds, options.jobs)
         try:
-            campaign.run(options.jobs)
+            campaign.run()
         except KeyboardInterrupt:
             first = campaign.first_unchecked
             left = seeds.stop - first
@@ -70,22 +75,29 @@ class Command:
             )
             return 130
         print(campaign.summary())
+        if options.note:
+            long_runs.note(self.module, seeds, campaign.summary())
         return 1 if campaign.failed else 0
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(
-            prog=f"python -m {self.module}", description=self.description
+            prog=f"python -m {self.module}",
+            description=self.description,
+            parents=self.own_options,
         )
         parser.add_argument(
-            "count", nargs="?", type=int, default=200, help="seeds to check"
+            "count", nargs="?", type=_positive, default=200, help="seeds to check"
         )
-        parser.add_argument("-n", dest="count", type=int, help=argparse.SUPPRESS)
+        parser.add_argument("-n", dest="count", type=_positive, help=argparse.SUPPRESS)
         parser.add_argument("--start", type=int, default=0, help="first seed")
         parser.add_argument("--seed", type=int, help="check this one, in this process")
         if self.try_recipe:
             parser.add_argument("--recipe", help="try this one, in this process")
         parser.add_argument(
-            "--jobs", type=int, default=os.cpu_count(), help="processes"
+            "--jobs", type=_positive, default=os.cpu_count(), help="processes"
+        )
+        parser.add_argument(
+            long_runs.OPTION, action="store_true", help="write down what comes of it"
         )
         parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
         return parser
@@ -150,16 +162,21 @@ class Command:
             worker.wait()
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 class _Campaign:
     """Seeds shared out to worker processes, and what came back."""
 
-    def __init__(self, command: Command, seeds: range) -> None:
+    def __init__(self, command: Command, seeds: range, jobs: int) -> None:
         self._command = command
         self._seeds = seeds
-        self._chunks = iter(
-            seeds[i : i + SEEDS_PER_WORKER]
-            for i in range(0, len(seeds), SEEDS_PER_WORKER)
-        )
+        self._jobs = jobs
+        size = min(MOST_SEEDS_PER_WORKER, math.ceil(len(seeds) / jobs))
+        self._chunks = iter(seeds[i : i + size] for i in range(0, len(seeds), size))
         self._lock = threading.Lock()
         self._done: set[int] = set()
         self._totals: Counter[str] = Counter()
@@ -170,13 +187,13 @@ class _Campaign:
     def first_unchecked(self) -> int:
         return next((s for s in self._seeds if s not in self._done), self._seeds.stop)
 
-    def run(self, jobs: int) -> None:
+    def run(self) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress("{task.description}", *columns) as progress:
             task = progress.add_task("seeds", total=len(self._seeds))
             threads = [
                 threading.Thread(target=self._serve, args=(progress, task), daemon=True)
-                for _ in range(jobs)
+                for _ in range(self._jobs)
             ]
             for thread in threads:
                 thread.start()
@@ -219,9 +236,12 @@ class _Campaign:
                 )
 
     def summary(self) -> str:
+        failed = f"{len(self.failed)} failed"
+        if self.failed:
+            failed += f": {', '.join(map(str, sorted(self.failed)))}"
         return (
             f"{len(self._done)} programs, {self._command.summary(self._totals)}, "
-            f"{len(self.failed)} failed"
+            f"{failed}"
         )
 
 

@@ -1,6 +1,6 @@
 """Look for 16-bit kernels of TensorFlow that compute wrong numbers.
 
-python -m tests.kernels [N] [--start SEED] [--seed SEED] [--case TEXT]
+python -m tests.kernels [N] [--threads N] [--directed] [--through O1|O2] ...
 
 Exit code 0 when every kernel is right.
 """
@@ -24,7 +24,7 @@ _PERTURBED = {"MALLOC_PERTURB_": "128"}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    options, rest = _parser().parse_known_args(arguments)
+    options, _ = _parser().parse_known_args(arguments)
     os.environ.update(_PERTURBED)
     command = Command(
         "tests.kernels",
@@ -32,11 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
         functools.partial(_check_seed, options),
         functools.partial(_reproduce, options),
         _summary,
+        own_options=(_parser(),),
         passed=tuple(_words(options)),
     )
     if options.case is not None:
         return 0 if _show(options, parsed(options.case)) else 1
-    return command.run(rest)
+    return command.run(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
