@@ -23,8 +23,9 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import graph_settings
 from tf_amp.tools.bench.methods import TENSORFLOW
 
-_FLOATING = (tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum)
-_BYTES = {tf.float32.as_datatype_enum: 4, tf.bfloat16.as_datatype_enum: 2}
+_FLOAT32 = tf.float32.as_datatype_enum
+_LOW = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
+_BYTES = {_FLOAT32: 4, **dict.fromkeys(_LOW, 2)}
 _TITLES = (
     "model",
     "mode",
@@ -46,7 +47,7 @@ _EXPLANATION = (
 
 @dataclass(frozen=True)
 class Casts:
-    """Between float32 and bfloat16 in one graph.
+    """Between float32 and a 16-bit type in one graph.
 
     Attributes:
         nodes: how many there are.
@@ -92,7 +93,7 @@ def rewritten(graph: CapturedGraph) -> GraphDef:
 
 
 def casts_in(graph_def: GraphDef, graph: CapturedGraph) -> Casts:
-    """Count the casts between the two types, whoever put them there.
+    """Count the casts between float32 and 16 bits, whoever put them there.
 
     Args:
         graph_def: to look at.
@@ -116,7 +117,7 @@ def _is_between_types(node: Node) -> bool:
     if node.op != "Cast":
         return False
     ends = {node.proto.attr[name].type for name in ("SrcT", "DstT")}
-    return ends == set(_FLOATING)
+    return _FLOAT32 in ends and bool(ends & _LOW)
 
 
 def _bytes(view: GraphView, node: Node, graph: CapturedGraph) -> int:
