@@ -57,6 +57,7 @@ test-fast: lint
 
 # What takes too long for each change.
 test-long: $(VENV)/.installed-test
+	TF_CPP_MIN_LOG_LEVEL=2 $(BIN)/python -m tests.golden_plans --check
 	$(BIN)/python -m tests.snapshots --check
 
 lint: $(VENV)/.installed-test docs

@@ -1,27 +1,121 @@
-"""Each shipped profile drives a plan of the same real training step."""
+"""Plans of small programs for every shipped profile are as they were reviewed.
+
+A share of them is made anew here, `make test-long` makes them all. After a change that
+is meant: `python -m tests.golden_plans`, and the commit says which plans and why.
+"""
 
 from __future__ import annotations
+
+import pathlib
 
 import pytest
 
 from grappler_pass.costs import DeviceProfile
-from tests.golden_plans import golden_path, plan_for, text_from_plan
+from tests import golden_plans
+from tests.golden_lines import REWRITING_LEVELS, Key, own_key, profile_named
+from tests.golden_plans import COUNTS, PLANS, main
+from tests.golden_programs.arriving import why_not_here
+from tests.golden_programs.catalog import BY_NAME, PROGRAMS
+from tf_amp.config.amp_config import LOW_DTYPES
+
+SMALL = "session"
+made_here = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 
 
-@pytest.mark.parametrize("profile_name", DeviceProfile.names())
-def test_the_plan_for_a_shipped_profile_is_as_reviewed(profile_name: str) -> None:
-    plan = plan_for(profile_name)
-    assert text_from_plan(plan) == golden_path(profile_name).read_text(), (
-        "review the new plan, then write it with `python -m tests.golden_plans`"
-    )
+def share() -> list[Key]:
+    """Return one plan of each program; for CPUs where that takes no tracing."""
+    keys = list(PLANS.keys())
+    cpus = {n for n in DeviceProfile.names() if profile_named(n).kind == "cpu"}
+    chosen = []
+    for number, program in enumerate(PROGRAMS):
+        own = [key for key in keys if key.program == program.name]
+        if program.stored:
+            own = [key for key in own if key.profile in cpus]
+        chosen.append(own[7 * number % len(own)])
+    return chosen
 
 
-@pytest.mark.parametrize("name", ["cpu-generic", "cpu-intel-avx512-bf16"])
-def test_no_16_bit_plan_is_made_where_products_do_not_gain(name: str) -> None:
-    assert plan_for(name).is_empty
+def counted_share() -> list[Key]:
+    """Return some of what is counted, of graphs that are planned anyway."""
+    planned = [own_key(key.program, key.profile) for key in share()]
+    return [key for key in COUNTS.keys() if key in planned][::3]
 
 
-@pytest.mark.parametrize("profile_name", ["v100", "t4", "a100", "h100", "h200"])
-def test_products_go_low_where_tensor_cores_are(profile_name: str) -> None:
-    low = {row.op for row in plan_for(profile_name).decisions if row.is_low}
-    assert low & {"Conv2D", "_FusedConv2D", "Conv2DBackpropFilter"}
+@made_here
+@pytest.mark.parametrize("key", share(), ids=str)
+def test_a_plan_is_as_reviewed(key: Key) -> None:
+    assert not list(PLANS.changes([key]))
+
+
+def test_each_program_profile_type_and_level_is_among_them() -> None:
+    programs, profiles, dtypes, levels = map(set, zip(*share(), strict=True))
+    assert programs == {*BY_NAME} and profiles == {*DeviceProfile.names()}
+    assert dtypes == {*LOW_DTYPES} and levels == {*REWRITING_LEVELS}
+
+
+@made_here
+@pytest.mark.parametrize("key", counted_share(), ids=str)
+def test_a_step_starts_and_casts_as_much_as_was_reviewed(key: Key) -> None:
+    assert not list(COUNTS.changes([key]))
+
+
+def low_at_o1(profile: str, dtype: str) -> int:
+    """Return of how many programs something is in 16 bits by the reviewed plans."""
+    lines = PLANS.lines()
+    keys = (Key(program, profile, dtype, "O1") for program in BY_NAME)
+    return sum(not lines[str(key)].startswith("0 low") for key in keys)
+
+
+@pytest.mark.parametrize("profile", ["cpu-generic", "cpu-intel-avx512-bf16"])
+def test_nothing_is_in_bfloat16_where_products_do_not_gain(profile: str) -> None:
+    assert low_at_o1(profile, "bfloat16") == 0
+
+
+@pytest.mark.parametrize("profile", ["v100", "t4", "a100", "h100", "h200"])
+def test_a_third_of_the_programs_gains_where_tensor_cores_are(profile: str) -> None:
+    dtype = own_key(SMALL, profile).dtype
+    assert low_at_o1(profile, dtype) >= len(BY_NAME) / 3
+
+
+@made_here
+def test_what_has_changed_is_shown_with_what_was(tmp_path: pathlib.Path) -> None:
+    key, other = own_key(SMALL, "cpu-generic"), own_key(SMALL, "h100")
+    lines = PLANS.lines()
+    kept = PLANS._replace(path=tmp_path / "plans.txt")
+    kept.write({str(key): "1 low"})
+    assert list(kept.changes([key, other])) == [
+        f"- {key}: 1 low",
+        f"+ {key}: {lines[str(key)]}",
+        f"+ {other}: {lines[str(other)]}",
+    ]
+
+
+@made_here
+def test_a_plan_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--show", SMALL, "cpu-amx-bf16", "--level", "O2"]) == 0
+    summary, header, *rows = capsys.readouterr().out.splitlines()
+    assert "to bfloat16 (O2, cpu-amx-bf16)" in summary
+    assert header.startswith("type attribute") and len(rows) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--check", "nothing"], "PROGRAM: received 'nothing'; allowed are wide_mlp, "),
+        (["--show", SMALL, "p100"], "PROFILE: received 'p100'; allowed are a100, "),
+        (["--show", SMALL, "h100", "--type", "fp8"], "'fp8'"),
+    ],
+)
+def test_what_there_is_not_is_refused_by_name(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_lines_are_sorted_and_none_is_about_nothing() -> None:
+    for kept in golden_plans.FILES:
+        lines = kept.path.read_text().splitlines()
+        assert lines == sorted(lines)
+        assert kept.lines().keys() == {str(key) for key in kept.keys()}

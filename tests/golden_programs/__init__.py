@@ -1,0 +1,1 @@
+"""Small programs with large tensors whose plans are kept; none is ever executed."""
