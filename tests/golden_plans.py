@@ -2,7 +2,8 @@
 
 `tests/golden/plans.txt` holds for each program, profile, 16-bit type and level how many
 type attributes are in 16 bits, why others are not, casts, the predicted time of a step
-and a digest of all types and causes; `counts.txt` what a step starts, casts and holds.
+and a digest of all types and causes; `counts.txt` what a step starts, casts and holds,
+`calls.txt` how many functions the pass calls, of which it may be a tenth off.
 Without an option the files are written anew, to be reviewed as a diff: of the programs
 that are named, or of all.
 """
@@ -10,13 +11,14 @@ that are named, or of all.
 from __future__ import annotations
 
 import argparse
+import operator
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from grappler_pass.costs import DeviceProfile
-from tests import golden_lines
+from tests import golden_lines, pass_calls
 from tests.golden_lines import REWRITING_LEVELS, Key
 from tests.golden_programs import arriving
 from tests.golden_programs.catalog import BY_NAME
@@ -32,11 +34,13 @@ class Kept(NamedTuple):
       path: of the file.
       keys: yields what there are lines of.
       line: returns what follows a key in its line.
+      agree: whether an old and a new line say the same.
     """
 
     path: pathlib.Path
     keys: Callable[[], Iterator[Key]]
     line: Callable[[Key], str]
+    agree: Callable[[str, str], bool] = operator.eq
 
     def lines(self) -> dict[str, str]:
         """Return the lines of the file by the keys that they begin with."""
@@ -54,14 +58,17 @@ class Kept(NamedTuple):
         held = self.lines()
         for key in keys:
             old, new = held.get(str(key)), self.line(key)
-            if old != new:
+            if old is None or not self.agree(old, new):
                 yield from () if old is None else (f"- {key}: {old}",)
                 yield f"+ {key}: {new}"
 
 
 PLANS = Kept(FOLDER / "plans.txt", golden_lines.plan_keys, golden_lines.plan_line)
 COUNTS = Kept(FOLDER / "counts.txt", golden_lines.count_keys, golden_lines.counts_line)
-FILES = (PLANS, COUNTS)
+CALLS = Kept(
+    FOLDER / "calls.txt", pass_calls.call_keys, pass_calls.calls_line, pass_calls.agree
+)
+FILES = (PLANS, COUNTS, CALLS)
 
 
 def _keys_of(kept: Kept, programs: Iterable[str]) -> list[Key]:

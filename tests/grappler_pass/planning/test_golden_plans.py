@@ -11,9 +11,9 @@ import pathlib
 import pytest
 
 from grappler_pass.costs import DeviceProfile
-from tests import golden_plans
+from tests import golden_plans, pass_calls
 from tests.golden_lines import REWRITING_LEVELS, Key, own_key, profile_named
-from tests.golden_plans import COUNTS, PLANS, main
+from tests.golden_plans import CALLS, COUNTS, PLANS, main
 from tests.golden_programs.arriving import why_not_here
 from tests.golden_programs.catalog import BY_NAME, PROGRAMS
 from tf_amp.config.amp_config import LOW_DTYPES
@@ -57,6 +57,17 @@ def test_each_program_profile_type_and_level_is_among_them() -> None:
 @pytest.mark.parametrize("key", counted_share(), ids=str)
 def test_a_step_starts_and_casts_as_much_as_was_reviewed(key: Key) -> None:
     assert not list(COUNTS.changes([key]))
+
+
+@made_here
+@pytest.mark.parametrize("key", list(CALLS.keys()), ids=str)
+def test_the_pass_takes_as_many_calls_as_was_reviewed(key: Key) -> None:
+    assert not list(CALLS.changes([key]))
+
+
+def test_a_tenth_more_calls_are_as_many_and_more_are_not() -> None:
+    assert pass_calls.agree("100 calls", "110 calls")
+    assert not pass_calls.agree("100 calls", "111 calls")
 
 
 def low_at_o1(profile: str, dtype: str) -> int:
