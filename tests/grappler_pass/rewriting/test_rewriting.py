@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import tensor_util
 
@@ -63,6 +64,34 @@ def test_one_cast_up_serves_two_readers() -> None:
     assert node(made.graph_def, "deny2").input[0] == up.name
     assert list(node(made.graph_def, "allow1").input) == [down.name] * 2
     assert (made.plan.casts, made.plan.casts_removed) == (2, 0)
+
+
+def test_16_bits_cross_from_one_device_to_another() -> None:
+    made = rewrite(
+        """
+        x = Placeholder @/device:CPU:1
+        allow1 = MatMul(x, x) @/device:CPU:0
+        deny1 = Sin(allow1) @/device:CPU:1
+        """,
+        "deny1",
+    )
+    made_casts = (*casts_down(made.graph_def), *casts_up(made.graph_def))
+    assert [cast.device for cast in made_casts] == ["/device:CPU:1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("low_dtype", "step"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)]
+)
+def test_a_value_becomes_the_nearest_one_in_16_bits(
+    low_dtype: str, step: float
+) -> None:
+    text = "x = Placeholder\nw = Placeholder\nproduct = MatMul(x, w)"
+    made = rewrite(f"{text}\nfetch = Sin(product)", "fetch", low_dtype=low_dtype)
+    given = {"x:0": [[1 + 0.75 * step]], "w:0": [[1.0]]}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.graph_util.import_graph_def(made.graph_def, name="")
+        (found,) = session.run(["product:0"], given)
+    assert found.astype(np.float32) == 1 + step
 
 
 def test_nothing_to_gain_returns_the_very_graph() -> None:
