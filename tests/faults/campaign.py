@@ -55,12 +55,13 @@ def _failing(
     """Return the tests that fail with the fault only."""
     with copy.planted(fault):
         failed = copy.failing(tests, seconds=seconds)
-    if not failed:
-        return []
-    without = {*copy.failing(failed, seconds=seconds)}
-    for test in without:
-        print(f"fails without the fault, too: {test}", flush=True)
-    return [test for test in failed if test not in without]
+    if unknown := [test for test in failed if test not in copy.passing]:
+        without = {*copy.failing(unknown, seconds=seconds)}
+        copy.passing.update(test for test in unknown if test not in without)
+    for test in failed:
+        if test not in copy.passing:
+            print(f"fails without the fault, too: {test}", flush=True)
+    return [test for test in failed if test in copy.passing]
 
 
 class Campaign:
