@@ -214,3 +214,19 @@ def test_depthwise_gradients_go_low_only_where_they_gain(
     decided = {row.slot.node: row.dtype for row in plan.decisions}
     assert decided["product"] == "bfloat16"
     assert {name: decided[name] for name in expected} == expected
+
+
+def test_what_crosses_devices_takes_half_as_long_in_16_bits() -> None:
+    def seconds(place: str) -> tuple[float, float]:
+        text = f"""
+            x = Placeholder shape=[512,512] @/device:CPU:0
+            product = MatMul(x, x) @/device:CPU:0
+            y = MatMul(product, product) {place}
+            """
+        _, draft = planned(text, "bfloat16", "cpu-avx512-bf16")
+        node = draft.view.index["product"]
+        return draft.prices.float32[node], draft.prices.low[node]
+
+    alone, across = seconds("@/device:CPU:0"), seconds("@/device:CPU:1")
+    float32, low = (after - before for before, after in zip(alone, across, strict=True))
+    assert float32 > 0 and low == pytest.approx(float32 / 2)
