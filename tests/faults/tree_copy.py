@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 
 from tests.faults.failed_tests import REPORT, failed_in
 from tests.faults.fault import Fault
+from tests.faults.imported import DONE
 from tests.processes import ROOT
 
-_LEFT_OUT = shutil.ignore_patterns(
-    ".*", "__pycache__", "build", "dist", "*.egg-info", "shared"
-)
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 
 
 class TreeCopy:
@@ -103,5 +102,5 @@ class TreeCopy:
         printed = self.run(["tests.faults.imported"], seconds=300, env={})
         places = [line for line in printed.splitlines() if line.startswith("imported ")]
         here = [place for place in places if f" {self.folder}{os.sep}" in place]
-        if not places or here != places:
+        if DONE not in printed or here != places:
             raise ImportError(f"{self.folder} is not what is imported:\n{printed}")
