@@ -252,6 +252,22 @@ def test_a_fused_convolution_without_bfloat16_is_split_into_its_parts(
     assert {n.attr["T"].type for n in (relu, bias, conv)} == {14}
 
 
+def test_what_was_fused_keeps_its_slope_as_a_part() -> None:
+    attrs = "num_args=1 TArgs=float strides=1,1,1,1 padding=SAME leakyrelu_alpha=0.5"
+    made = rewrite(
+        f"""
+        x = Placeholder
+        w = Placeholder
+        conv = _FusedConv2D(x, w, w) fused_ops=BiasAdd,LeakyRelu {attrs}
+        after = MatMul(conv, w)
+        fetch = Sin(after)
+        """,
+        "fetch",
+    )
+    part = node(made.graph_def, "conv")
+    assert (part.op, part.attr["alpha"].f) == ("LeakyRelu", 0.5)
+
+
 def test_of_the_last_product_what_is_fused_behind_it_stays_float32() -> None:
     text = """
         x = Placeholder
