@@ -5,12 +5,14 @@ Their parts run, so the fused node is split; what has no parts stays float32.
 
 from __future__ import annotations
 
+import pytest
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
 from tests.fresh_process import output_of
 from tests.onednn import needs_onednn
+from tests.text_graph import graph_from_text
 
 PROGRAM = """
 import numpy as np
@@ -43,6 +45,22 @@ def test_fused_convolutions_of_a_cpu_have_no_float16_kernel() -> None:
     assert runs("Conv2D")
     assert runs("MatMul")
     assert runs("_FusedConv2D", types_pb2.DT_FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        ("strides=1,1,1,1", True),
+        ("strides=1,1,1,1 data_format=NCHW", False),
+        ("strides=1,1,1,1 dilations=1,2,2,1", False),
+    ],
+)
+def test_a_plain_convolution_alone_has_a_float16_kernel_on_every_cpu(
+    words: str, runs: bool
+) -> None:
+    (node,) = graph_from_text(f"conv = Conv2D(x, w) {words}").node
+    types = (("T", types_pb2.DT_HALF),)
+    assert has_kernel("Conv2D", node, types, "CPU") is runs
 
 
 def test_a_fused_convolution_runs_in_float16_as_its_parts() -> None:
