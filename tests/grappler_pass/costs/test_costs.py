@@ -9,6 +9,7 @@ from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.calls import UNKNOWN_BATCH, UNKNOWN_DIMENSION
 from grappler_pass.costs.grid import Grid, monotone
 from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.work.piece import Work
 from tests.op_calls import (
     MEASURED,
     MODELS,
@@ -318,6 +319,18 @@ def test_without_units_every_op_loses_in_16_bits():
     ]
     for call, dtype in itertools.product(calls, ("bfloat16", "float16")):
         assert seconds(call, dtype, model) > seconds(call, "float32", model)
+
+
+@pytest.mark.parametrize("name", ["cpu-generic", "v100"])
+def test_to_start_an_op_takes_its_time_however_little_it_does(name):
+    roofline = MODELS[name].profile.roofline
+    nothing = Work("elementwise", (1.0,), 0.0, 0.0)
+    once, often = (
+        roofline.seconds(nothing._replace(times=times), "float32")
+        for times in (1.0, 100.0)
+    )
+    assert once >= roofline.overhead_seconds > 0
+    assert often == pytest.approx(100 * roofline.overhead_seconds)
 
 
 @pytest.mark.parametrize("gpu", ["v100", "t4", "a100", "h100", "h200"])
