@@ -12,6 +12,7 @@ from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import NODE_SECONDS
 from tests.rewriters import settings_of
+from tests.small_graphs import LOOP
 from tests.text_graph import graph_from_text
 
 SMALL_LAYERS = """
@@ -230,3 +231,15 @@ def test_what_crosses_devices_takes_half_as_long_in_16_bits() -> None:
     alone, across = seconds("@/device:CPU:0"), seconds("@/device:CPU:1")
     float32, low = (after - before for before, after in zip(alone, across, strict=True))
     assert float32 > 0 and low == pytest.approx(float32 / 2)
+
+
+def test_what_runs_in_a_loop_is_charged_for_each_iteration() -> None:
+    def seconds(count: int) -> tuple[float, float]:
+        loop = LOOP.replace("dtype=int32 value=3", f"dtype=int32 value={count}")
+        _, draft = planned(f"{loop}\ny = Sin(fetch)", "bfloat16", "cpu-avx512-bf16")
+        node = draft.view.index["product"]
+        return draft.prices.float32[node], draft.prices.low[node]
+
+    few, many = seconds(3), seconds(30)
+    assert few[0] > 0 and few[1] > 0
+    assert many == pytest.approx([10 * each for each in few])
