@@ -41,6 +41,12 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
     ]
     changed = kept if level == "O1" else ("after.pbtxt", *kept)
     assert files[6:] == [f"0003-_lambda_.{suffix}" for suffix in changed]
+    if level != "O1":
+        before, after = (
+            next(tmp_path.glob(f"*-0003-*.{when}.pbtxt")).read_text()
+            for when in ("before", "after")
+        )
+        assert "DT_BFLOAT16" in after and "DT_BFLOAT16" not in before
     path = next(tmp_path.glob("*-0001-*.json"))
     plan = Plan.from_json(path.read_text())
     assert (plan.graph, plan.opt_level, plan.is_empty) == (
