@@ -14,6 +14,9 @@ def test_what_the_callback_returns_runs_and_all_else_leaves_the_result_alone() -
     ended = run_forked(
         DOUBLING
         + """
+import signal
+# Not so where the tests run in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def raises(graph, item): raise ValueError("broken pass")
 def leaves(graph, item): sys.exit(3)
 kinds = {
