@@ -82,6 +82,17 @@ def test_another_size_of_a_variable_is_another_fingerprint() -> None:
     assert narrow == again != wide
 
 
+def test_sizes_that_a_graph_does_not_name_are_known_by_its_shapes() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, name="x")
+        tf.matmul(x, x, transpose_b=True)
+    narrow, again, wide = (
+        fingerprint_of_graph(graph.as_graph_def(), {"x": ((8, columns),)})
+        for columns in (4, 4, 5)
+    )
+    assert narrow == again != wide
+
+
 def test_a_constant_that_cannot_be_read_back_is_known_by_its_shape() -> None:
     graph_def = tf.Graph().as_graph_def()
     text = graph_def.node.add(name="text", op="Const")
