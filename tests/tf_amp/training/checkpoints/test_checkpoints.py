@@ -14,6 +14,8 @@ from tf_amp import (
     StatisticalLossScale,
     loss_scale_state,
 )
+from tf_amp.rewriting import host
+from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import object_based
 
 
@@ -50,6 +52,16 @@ def test_a_state_in_use_is_set_back(tmp_path):
         assert figures(loss_scale) == (2.0**9, 0, 1)
         manager.checkpoint.restore(path).assert_consumed()
         assert figures(loss_scale) == (2.0**10, 1, 0)
+
+
+def test_plans_go_with_a_checkpoint(tmp_path):
+    plan = {"key": PlanRecord("step", "5", 3)}
+    with training(dynamic()):
+        host.current().memory.resume(plan)
+        path = checkpoint_of(Model(OPTIMIZERS["keras"]())).save(str(tmp_path / "c"))
+    with training(dynamic()):
+        checkpoint_of(Model(OPTIMIZERS["keras"]())).restore(path)
+        assert host.current().memory.known() == plan
 
 
 def test_every_loss_scale_gets_its_own_state(tmp_path):
