@@ -86,6 +86,15 @@ def test_the_largest_error_is_on_top(folder):
     assert section.figure.layout.yaxis.autorange == "reversed"
 
 
+def test_of_the_steps_of_a_run_those_are_marked_that_were_skipped():
+    scales = (1, 8.0, 0, ""), (2, 4.0, 1, "Exp"), (3, 4.0, 1, ""), (4, 2.0, 2, "")
+    run = {"model": "net", "scales": scales}
+    section, *_ = sections_of_runs(Record("job", runs=(run,)))
+    skipped = section.figure.data[1]
+    assert (skipped.x, skipped.y) == ((2, 4), (4.0, 2.0))
+    assert skipped.text == ("Exp", "origin not known")
+
+
 def test_a_job_beside_another_shows_whose_types_differ():
     low, kept = tf_amp.explain(traced("O2")), tf_amp.explain(traced("O0"))
     html = html_from_record(Record("now", (low,)), Record("before", (kept,)))
