@@ -93,6 +93,21 @@ def test_a_scope_in_the_middle_of_a_function_holds_for_that_part():
     }
 
 
+def test_a_scope_in_a_function_does_not_hold_for_what_is_made_outside_of_it_meanwhile():
+    seen = []
+
+    @tf.function
+    def compute(x):
+        with scope():
+            seen.append(tf_amp.is_enabled())
+            with tf.init_scope():
+                seen.append(tf_amp.is_enabled())
+        return x
+
+    compute(1.0)
+    assert seen == [True, False]
+
+
 def test_parts_of_a_function_in_different_scopes_are_rewritten_each_in_its_way():
     @tf.function
     def compute(x, y):
