@@ -68,10 +68,10 @@ def test_products_move_to_the_device_that_is_fast_in_16_bits_where_that_pays() -
             result = session.run("out:0", {"x:0": tf_amp.__version__ and
                                            __import__("numpy").eye(256) * VALUE})
             print(float(result[0, 0]))
-        far = precision_affinity(
-            {"CPU:0": SLOW, "CPU:1": FAST}, seconds_per_transfer=1.0)
-        left = far.place(graph_def, ["out"])
-        print(places(left.graph_def), left.moved, str(left)[:21])
+        for link in ({"seconds_per_transfer": 1.0}, {"bytes_per_second": 1e5}):
+            far = precision_affinity({"CPU:0": SLOW, "CPU:1": FAST}, **link)
+            left = far.place(graph_def, ["out"])
+            print(places(left.graph_def), left.moved, str(left)[:21])
         alike = precision_affinity({"CPU:0": SLOW, "CPU:1": SLOW})
         print(alike.place(graph_def, ["out"]).moved)
         print(graph_def.SerializeToString(deterministic=True) == given)
@@ -82,7 +82,7 @@ def test_products_move_to_the_device_that_is_fast_in_16_bits_where_that_pays() -
         "{14}",
         "{''}",
         "2.0",
-        "['home', 'home', 'home', 'home'] () all stays on CPU:0: m",
+        *["['home', 'home', 'home', 'home'] () all stays on CPU:0: m"] * 2,
         "()",
         "True",
     ]
