@@ -254,6 +254,21 @@ def test_a_variable_that_is_updated_stays_float32(tmp_path: pathlib.Path) -> Non
     assert float(loaded.signatures["serving_default"](x=tf.ones((1, 64)))["y"][0, 0])
 
 
+def test_a_constant_that_16_bits_cannot_hold_stays_float32(
+    tmp_path: pathlib.Path,
+) -> None:
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        y = tf.compat.v1.placeholder(tf.float32, (None, 64), "x")
+        for name, value in (("fits", 6e4), ("overflows", 7e4)):
+            y = tf.matmul(y, tf.constant(value, shape=(64, 64), name=name))
+    (tmp_path / "given.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    options = {**PLANNED, "dtype": "float16", "weights": "low"}
+    report = tf_amp.convert(tmp_path / "given.pb", tmp_path / "out.pb", **options)
+    assert report.storage.constants == ("fits",)
+
+
 def test_what_leaves_the_range_on_calibration_data_stays_float32(
     tmp_path: pathlib.Path,
 ) -> None:
