@@ -10,6 +10,7 @@ import tensorflow as tf
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
 from tests.rewriters import rewritten_by, settings_of
+from tf_amp.rewriting import agreement
 from tf_amp.rewriting.resumed_plans import Memory
 from tf_amp.rewriting.shared_plans import SharedPlans
 
@@ -116,3 +117,10 @@ def test_a_graph_of_one_worker_alone_is_nobody_elses_affair(heard: list[str]) ->
     planned(1, told, joint=False)
     assert not told
     assert not heard
+
+
+def test_a_setting_that_one_worker_alone_has_is_told(heard: list[str]) -> None:
+    exchange = Exchange("worker 1", {"worker 0/settings": "{}"})
+    agreement.compare({"TF_AMP_EXCLUDE": "head"}, exchange)
+    (text,) = heard
+    assert "TF_AMP_EXCLUDE is not set on worker 0 and head on worker 1" in text
