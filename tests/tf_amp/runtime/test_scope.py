@@ -71,6 +71,12 @@ def test_the_inner_scope_wins_and_false_excludes():
         assert switch.current_config().opt_level == "O2"
 
 
+def test_what_a_scope_excludes_adds_to_what_enable_does():
+    tf_amp.enable(exclude=["^first"])
+    with scope(exclude=["^second"]):
+        assert switch.current_config().exclude == ("^first", "^second")
+
+
 def test_a_scope_in_the_middle_of_a_function_holds_for_that_part():
     @tf.function
     def compute(x, y):
