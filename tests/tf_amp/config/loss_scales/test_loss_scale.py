@@ -149,6 +149,16 @@ def test_a_statistical_loss_scale_halves_at_an_overflow_and_ignores_zeros():
     assert loss_scale_state(spec).scale == before
 
 
+def test_a_statistical_loss_scale_takes_overflows_for_twice_what_would_have_fitted():
+    spec = StatisticalLossScale(initial=2.0**15, deviations=0.0, decay=0.5)
+    step = stepper(spec)
+    step(tf.constant(math.inf))
+    step(tf.constant(0.5 * 2.0**0.75))
+    # The logarithms are 2, of which a gradient of 2^1 would have fitted, and 0.75.
+    mean = (2 * 0.25 + 0.75 * 0.5) / 0.75
+    assert loss_scale_state(spec).scale == 2.0 ** math.floor(16 - mean)
+
+
 def test_a_statistical_loss_scale_survives_gradients_beyond_float32():
     spec = StatisticalLossScale(decay=0.5)
     with scaled_by(spec):
