@@ -100,7 +100,8 @@ def test_bytes_that_are_no_text_are_put_aside(tmp_path, caplog):
 def test_the_record_before_stays_until_the_next_but_one(tmp_path):
     path = tmp_path / "m.keras"
     kept = [Record((SCALE,), step=str(i)) for i in range(3)]
-    for record in kept:
+    # A step may be saved twice.
+    for record in (*kept, kept[2]):
         side_file.write(path, record)
     assert side_file.read(path) == (kept[2], kept[1])
     assert [p.name for p in tmp_path.iterdir()] == ["m.keras.tf_amp.json"]
