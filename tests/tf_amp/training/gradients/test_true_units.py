@@ -168,6 +168,28 @@ def test_a_function_may_be_called_before_it_is_known_what_will_be_scaled(name):
             np.testing.assert_array_equal(tape.gradient(loss, x), EXPECTED)
 
 
+@tf.custom_gradient
+def broken(x):
+    def slope(upstream):
+        raise ZeroDivisionError
+
+    return tf.identity(x), slope
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+def test_a_call_for_gradients_that_fails_leaves_no_scale_in_force():
+    tf_amp.enable("float16", opt_level="O0", loss_scale=1024.0)
+    x = tf.constant(X)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.function(clipping(tf_amp.in_true_units))(x) ** 2)
+        failing = broken(x)
+    with pytest.raises(ZeroDivisionError):
+        tape.gradient(failing, x)
+    with tf_amp.mixed_precision_scope(loss_scale="none"):
+        np.testing.assert_array_equal(tape.gradient(loss, x), EXPECTED)
+
+
 @pytest.mark.usefixtures("disabled_afterwards")
 def test_what_the_program_scales_itself_is_seen_as_the_program_scales_it():
     tf_amp.enable("float16", opt_level="O0", loss_scale=1024.0)
