@@ -46,6 +46,7 @@ def test_an_error_is_relative_and_the_largest_of_the_rounds() -> None:
         ([0.104, 0.104, 0.104], "within noise"),
         ([0.110, 0.110, 0.110], "slower"),
         ([0.110, 0.200, 0.099], "within noise"),
+        ([0.050, 0.050, 0.150], "within noise"),
         ([0.050, 0.050], "too few rounds"),
     ],
 )
