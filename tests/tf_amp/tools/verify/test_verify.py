@@ -11,8 +11,12 @@ import tensorflow as tf
 
 import tf_amp
 from tests import onednn, planted
+from tf_amp.tools.verify.functions import worst_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,
+    OUTPUT,
+    Difference,
+    TensorCheck,
     Verdict,
     Verification,
     write_exclude_list,
@@ -145,6 +149,19 @@ def test_a_strict_tolerance_is_kept_to_where_nothing_is_ill_conditioned():
     found = _verify(planted.heads([], 2), planted.rows(), tolerance=1e-5)
     assert not found.ok
     assert "beyond the tolerance of 1e-05" in found.verdict
+
+
+def test_of_several_batches_each_tensor_is_judged_by_its_worst():
+    def of(*errors):
+        checks = (
+            TensorCheck(str(i), OUTPUT, "float32", (1,), Difference(relative=error))
+            for i, error in enumerate(errors)
+        )
+        return Verification("step", tuple(checks), "bfloat16", tolerance=0.1)
+
+    found = worst_of([of(0.0, 0.5), of(0.2, 0.0)])
+    assert [check.mixed.relative for check in found.checks] == [0.2, 0.5]
+    assert len(found.failing) == 2
 
 
 def test_an_empty_plan_leaves_nothing_to_verify():
