@@ -55,11 +55,6 @@ test: lint
 test-fast: lint
 	$(BIN)/$(PYTEST) -m 'not slow'
 
-# What takes too long for each change.
-test-long: $(VENV)/.installed-test
-	TF_CPP_MIN_LOG_LEVEL=2 $(BIN)/python -m tests.golden_plans --check
-	$(BIN)/python -m tests.snapshots --check
-
 lint: $(VENV)/.installed-test docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -86,8 +81,11 @@ gpu: .venv-gpu/.installed
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz $(N)
 
-# Each campaign with the seeds whose results tests/long_runs.md has.
+# What takes too long for each change: all plans, what every command prints, and each
+# campaign with the seeds whose results tests/long_runs.md has.
 test-long: $(VENV)/.installed-test
+	TF_CPP_MIN_LOG_LEVEL=2 $(BIN)/python -m tests.golden_plans --check
+	$(BIN)/python -m tests.snapshots --check
 	$(BIN)/python -m tests.yardstick 100 --note
 	$(BIN)/python -m tests.skips 50 --note
 	$(BIN)/python -m tests.fuzz 100 --note
