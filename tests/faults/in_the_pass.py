@@ -273,8 +273,8 @@ _OF_COSTS = (
     Fault(
         "Every op takes twice as long in 16 bits as it does.",
         _SECONDS,
-        "            low = self.price(node, self._low_dtype, probe)\n",
-        "            low = _times(self.price(node, self._low_dtype, probe), 2.0)\n",
+        "            low = self.price(node, self._low_dtype)\n",
+        "            low = _times(self.price(node, self._low_dtype), 2.0)\n",
         (f"{_PASS}/pricing/test_pricing.py",),
     ),
     Fault(

@@ -58,9 +58,9 @@ def test_plans_go_with_a_checkpoint(tmp_path):
     plan = {"key": PlanRecord("step", "5", 3)}
     with training(dynamic()):
         host.current().memory.resume(plan)
-        path = checkpoint_of(Model(OPTIMIZERS["keras"]())).save(str(tmp_path / "c"))
+        path = checkpoint_of(optimized()).save(str(tmp_path / "c"))
     with training(dynamic()):
-        checkpoint_of(Model(OPTIMIZERS["keras"]())).restore(path)
+        checkpoint_of(optimized()).restore(path)
         assert host.current().memory.known() == plan
 
 
