@@ -70,7 +70,7 @@ def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
 
 
 def _planned(graph: CapturedGraph) -> Plan:
-    """Plan as the program will, tuning included."""
+    """Plan as the program will."""
     graph_def = GraphDef.FromString(graph.graph_def)
     scope = scope_registry.Scope("benchmark", current_config())
     return plan_graph(

@@ -68,7 +68,7 @@ def _importable(graph_def: GraphDef) -> GraphDef:
     """Return a copy free of devices, which take half the time of an import."""
     copy = GraphDef()
     copy.CopyFrom(graph_def)
-    # What is made of functions and probes has no version.
+    # What is made of functions has no version.
     copy.versions.producer = copy.versions.producer or _SCALARS_SINCE
     for node in copy.node:
         node.ClearField("device")

@@ -41,7 +41,7 @@ class Prices:
         default_factory=lambda: DeviceProfile.load("v100")
     )
 
-    def price(self, call: OpCall, dtype: str, probe: object = None) -> Price:
+    def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of what is looked at here."""
         if call.op == "Transpose":
             return Price(self.transpose, "profile", 0.01)
