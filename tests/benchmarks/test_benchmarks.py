@@ -257,7 +257,7 @@ def test_the_first_step_is_told_with_its_share_for_the_demo_too():
         (kind, model, "train"): [
             first_step.Figure(
                 first=first.get(kind, 2.6),
-                later=0.1 if low_ops and "database" in kind else 0.2,
+                later=0.1 if low_ops and "cache" in kind else 0.2,
                 low_ops=low_ops,
             )
         ]

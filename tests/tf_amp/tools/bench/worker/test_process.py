@@ -10,7 +10,7 @@ import pytest
 from tests.tf_amp.measuring.steps.test_step_comparison import run
 
 
-@pytest.mark.parametrize("tune", ["budget", "off"])
+@pytest.mark.parametrize("tune", ["on", "off"])
 def test_what_tf_amp_compares_is_one_step_before_those_that_are_timed(
     tune: str, tmp_path: pathlib.Path
 ) -> None:
