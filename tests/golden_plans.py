@@ -143,8 +143,15 @@ def _check_names(names: Iterable[str], what: str, known: Iterable[str]) -> None:
             )
 
 
+def _check_programs(names: Iterable[str]) -> None:
+    """Raise ValueError for what there is not, or what is planned otherwise here."""
+    _check_names(names, "PROGRAM", BY_NAME)
+    for name in names:
+        if why := arriving.why_not_here(name, "gpu"):
+            raise ValueError(why)
+
+
 def _show(program: str, profile: str, dtype: str | None, level: str) -> None:
-    _check_names([program], "PROGRAM", BY_NAME)
     _check_names([profile], "PROFILE", DeviceProfile.names())
     own = golden_lines.own_key(program, profile)
     key = own._replace(dtype=dtype or own.dtype, level=level)
@@ -156,9 +163,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        _check_names(options.programs, "PROGRAM", BY_NAME)
-        if why := arriving.why_not_here():
-            raise ValueError(why)
         return _done(options)
     except ValueError as error:
         parser.error(str(error))
@@ -166,6 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _done(options: argparse.Namespace) -> int:
     programs = options.programs or list(BY_NAME)
+    _check_programs([options.show[0]] if options.show else programs)
     if options.show:
         _show(*options.show, options.type, options.level)
     elif options.store:

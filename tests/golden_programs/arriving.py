@@ -29,8 +29,8 @@ from tf_amp._tensorflow_private import is_onednn_enabled
 from tf_amp.tracing import grappler_preview
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden" / "graphs"
-# Of the TensorFlow that the plans are made with.
-TENSORFLOW = "2.21"
+# What the plans are made with.
+TENSORFLOW, KERAS = "2.21", "3.15"
 _ARCHITECTURE = "9.0"
 
 
@@ -42,13 +42,17 @@ class Arriving(NamedTuple):
     shapes: Shapes
 
 
-def why_not_here() -> str:
-    """Return why this TensorFlow makes other plans; "" where it does not."""
+def why_not_here(name: str, kind: str) -> str:
+    """Return why other plans of a program are made here; "" where none are."""
     version = tf.version.VERSION
     if not version.startswith(f"{TENSORFLOW}."):
         return f"golden plans are made with TensorFlow {TENSORFLOW}, this is {version}"
     if type_slots.has_kernels_for("GPU"):
         return "golden plans are made by a TensorFlow without kernels for GPUs"
+    program, keras_version = BY_NAME[name], keras.__version__
+    is_traced = program.keras and not program.is_stored_for(kind)
+    if is_traced and not keras_version.startswith(f"{KERAS}."):
+        return f"{name} is traced with Keras {KERAS}, this is {keras_version}"
     return ""
 
 
@@ -56,7 +60,7 @@ def why_not_here() -> str:
 def arriving(name: str, kind: str) -> Arriving:
     """Return the graph of a program for a kind of device, "cpu" or "gpu"."""
     program = BY_NAME[name]
-    is_stored = program.stored and kind == "cpu"
+    is_stored = program.is_stored_for(kind)
     graph_def, fetch = _stored(name) if is_stored else _made(program, kind)
     return Arriving(
         graph_def, Item(fetch=fetch, preserve=fetch), shapes_from_graph_def(graph_def)

@@ -7,6 +7,8 @@ is meant: `python -m tests.golden_plans`, and the commit says which plans and wh
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,15 @@ from tests.golden_programs.catalog import BY_NAME, PROGRAMS
 from tf_amp.config.amp_config import LOW_DTYPES
 
 SMALL = "session"
-made_here = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
+
+
+def made_here(keys: Iterable[Key]) -> list[Any]:
+    """Return parameters, which are skipped where other plans of them are made."""
+    return [
+        pytest.param(key, id=str(key), marks=pytest.mark.skipif(bool(why), reason=why))
+        for key in keys
+        for why in [why_not_here(key.program, profile_named(key.profile).kind)]
+    ]
 
 
 def share() -> list[Key]:
@@ -41,8 +51,7 @@ def counted_share() -> list[Key]:
     return [key for key in COUNTS.keys() if key in planned][::3]
 
 
-@made_here
-@pytest.mark.parametrize("key", share(), ids=str)
+@pytest.mark.parametrize("key", made_here(share()))
 def test_a_plan_is_as_reviewed(key: Key) -> None:
     assert not list(PLANS.changes([key]))
 
@@ -53,14 +62,12 @@ def test_each_program_profile_type_and_level_is_among_them() -> None:
     assert dtypes == {*LOW_DTYPES} and levels == {*REWRITING_LEVELS}
 
 
-@made_here
-@pytest.mark.parametrize("key", counted_share(), ids=str)
+@pytest.mark.parametrize("key", made_here(counted_share()))
 def test_a_step_starts_and_casts_as_much_as_was_reviewed(key: Key) -> None:
     assert not list(COUNTS.changes([key]))
 
 
-@made_here
-@pytest.mark.parametrize("key", list(CALLS.keys()), ids=str)
+@pytest.mark.parametrize("key", made_here(CALLS.keys()))
 def test_the_pass_takes_as_many_calls_as_was_reviewed(key: Key) -> None:
     assert not list(CALLS.changes([key]))
 
@@ -68,6 +75,9 @@ def test_the_pass_takes_as_many_calls_as_was_reviewed(key: Key) -> None:
 def test_a_tenth_more_calls_are_as_many_and_more_are_not() -> None:
     assert pass_calls.agree("100 calls", "110 calls")
     assert not pass_calls.agree("100 calls", "111 calls")
+
+
+small = pytest.mark.parametrize("key", made_here([own_key(SMALL, "cpu-amx-bf16")]))
 
 
 def low_at_o1(profile: str, dtype: str) -> int:
@@ -88,9 +98,11 @@ def test_a_third_of_the_programs_gains_where_tensor_cores_are(profile: str) -> N
     assert low_at_o1(profile, dtype) >= len(BY_NAME) / 3
 
 
-@made_here
-def test_what_has_changed_is_shown_with_what_was(tmp_path: pathlib.Path) -> None:
-    key, other = own_key(SMALL, "cpu-generic"), own_key(SMALL, "h100")
+@small
+def test_what_has_changed_is_shown_with_what_was(
+    key: Key, tmp_path: pathlib.Path
+) -> None:
+    other = own_key(SMALL, "h100")
     lines = PLANS.lines()
     kept = PLANS._replace(path=tmp_path / "plans.txt")
     kept.write({str(key): "1 low"})
@@ -101,11 +113,11 @@ def test_what_has_changed_is_shown_with_what_was(tmp_path: pathlib.Path) -> None
     ]
 
 
-@made_here
-def test_a_plan_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--show", SMALL, "cpu-amx-bf16", "--level", "O2"]) == 0
+@small
+def test_a_plan_is_shown_in_full(key: Key, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--show", SMALL, key.profile, "--level", "O2"]) == 0
     summary, header, *rows = capsys.readouterr().out.splitlines()
-    assert "to bfloat16 (O2, cpu-amx-bf16)" in summary
+    assert f"to {key.dtype} (O2, {key.profile})" in summary
     assert header.startswith("type attribute") and len(rows) > 20
 
 
