@@ -11,7 +11,6 @@ from benchmarks.training_graphs import convolutional, others, words
 from grappler_pass.costs import DeviceProfile
 
 V100 = DeviceProfile.load("v100").roofline
-MILLION = 1 << 20
 
 
 def draft_of(build, *, scaled=False):
