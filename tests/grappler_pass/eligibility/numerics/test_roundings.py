@@ -70,6 +70,25 @@ def test_an_einsum_without_a_sum_is_no_product(
     assert has_sum(node, shapes) is sums
 
 
+@pytest.mark.parametrize(
+    ("op", "kernel", "sums"),
+    [
+        ("Conv2D", (1, 1, 1, 8), False),
+        ("Conv2D", (1, 1, 8, 1), True),
+        ("Conv2DBackpropInput", (1, 1, 8, 1), False),
+        ("Conv2DBackpropInput", (1, 1, 1, 8), True),
+        ("Conv2DBackpropInput", (1, 3, 8, 1), True),
+        ("Conv2DBackpropFilter", (1, 1, 1, 1), True),
+        ("DepthwiseConv2dNative", (1, 1, 8, 2), False),
+        ("DepthwiseConv2dNative", (1, 3, 8, 2), True),
+    ],
+)
+def test_a_convolution_that_only_scales_is_no_product(
+    op: str, kernel: tuple[int, ...], sums: bool
+) -> None:
+    assert has_sum(tf.compat.v1.NodeDef(op=op), [(4, 8, 8, 8), kernel]) is sums
+
+
 def test_an_outer_product_of_inputs_stays_float32() -> None:
     w = weights(8, 8)
 
@@ -94,6 +113,31 @@ def test_a_sum_with_a_float32_value_of_its_size_is_float32() -> None:
 def test_a_broadcast_bias_follows_the_product() -> None:
     colored = between("sum = BiasAdd(allow1, bias)\nact = Sigmoid(sum)", "act")
     assert colored.colors("sum act") == "L L"
+
+
+@pytest.mark.parametrize(("shape", "color"), [("shape=[]", "L"), ("", "F")])
+def test_a_scalar_is_smaller_than_a_sum_of_any_shape(shape: str, color: str) -> None:
+    lines = f"""
+        sizes = Placeholder dtype=int32
+        moved = Reshape(allow1, sizes)
+        term = Placeholder {shape}
+        sum = AddV2(moved, term)
+        act = Tanh(sum)
+    """
+    assert between(lines, "act").colors("sum") == color
+
+
+@pytest.mark.parametrize(("dtype", "color"), [("bfloat16", "L"), ("int32", "F")])
+def test_what_was_in_16_bits_is_as_inexact_as_a_product(dtype: str, color: str) -> None:
+    colored = between(
+        f"""
+        given = Placeholder dtype={dtype}
+        up = Cast(given) SrcT={dtype} DstT=float
+        act = Tanh(up)
+        """,
+        "act",
+    )
+    assert colored.colors("act") == color
 
 
 def test_a_sum_with_a_variables_value_is_float32_whoever_reads_it() -> None:
@@ -191,6 +235,38 @@ def test_what_lies_behind_the_last_product_is_float32(lines: str) -> None:
     assert set(colored.colors(" ".join(names)).split()) == {"F"}
     assert colored.colors("allow1") == "L"
     assert colored.cause(names[0]) is Cause.AFTER_PRODUCTS
+
+
+@pytest.mark.parametrize("fused_ops", ["BiasAdd", "BiasAdd,Tanh"])
+def test_of_the_last_fused_product_the_product_alone_is_low(fused_ops: str) -> None:
+    fused = f"made = _FusedMatMul(x, w, bias) num_args=1 fused_ops=[{fused_ops}]"
+    colored = behind(fused, "made")
+    assert colored.colors("made") == "L"
+    assert colored.slots.has_float32_results(colored.view.index["made"])
+
+
+@pytest.mark.parametrize(("op", "color"), [("ReluGrad", "L"), ("SoftplusGrad", "F")])
+def test_of_a_gradients_other_operand_the_sign_alone_may_be_low(
+    op: str, color: str
+) -> None:
+    colored = behind(
+        f"""
+        biased = BiasAdd(allow1, bias)
+        gradient = Tanh(allow2)
+        made = {op}(gradient, biased)
+        """,
+        "made",
+    )
+    assert colored.colors("biased") == color
+
+
+def test_each_tensor_of_several_is_looked_at_for_itself() -> None:
+    lines = """
+        both = IdentityN(allow1, x)
+        other = Tanh(both:1)
+        allow3 = MatMul(both:1, w)
+    """
+    assert between(lines, "both").colors("both.T both.T[1]") == "L F"
 
 
 def test_a_factor_of_a_products_result_may_be_low_behind_the_last_product() -> None:
