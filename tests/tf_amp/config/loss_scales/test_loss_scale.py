@@ -133,10 +133,11 @@ def test_a_statistical_loss_scale_follows_its_formula(deviation):
         mean = 0.9 * mean + 0.1 * logarithm
         square = 0.9 * square + 0.1 * logarithm**2
         weight = 0.9 * weight + 0.1
-    spread = math.sqrt(max(square / weight - (mean / weight) ** 2, 0.0))
-    exponent = 16 - mean / weight - 3.09 * spread
-    # Rounded down; float32 sees the figures a little differently.
-    assert 2 ** (exponent - 1.1) < loss_scale_state(spec).scale < 2 ** (exponent + 0.1)
+        spread = math.sqrt(max(square / weight - (mean / weight) ** 2, 0.0))
+        exponent = 16 - mean / weight - 3.09 * spread
+        # Rounded down; float32 sees the figures a little differently.
+        scale = loss_scale_state(spec).scale
+        assert 2 ** (exponent - 1.1) < scale < 2 ** (exponent + 0.1)
 
 
 def test_a_statistical_loss_scale_halves_at_an_overflow_and_ignores_zeros():
