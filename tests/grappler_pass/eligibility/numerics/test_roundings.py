@@ -262,11 +262,12 @@ def test_of_a_gradients_other_operand_the_sign_alone_may_be_low(
 
 def test_each_tensor_of_several_is_looked_at_for_itself() -> None:
     lines = """
-        both = IdentityN(allow1, x)
+        act = Tanh(allow1)
+        both = IdentityN(act, x)
         other = Tanh(both:1)
         allow3 = MatMul(both:1, w)
     """
-    assert between(lines, "both").colors("both.T both.T[1]") == "L F"
+    assert between(lines, "both").colors("act both.T both.T[1]") == "L L F"
 
 
 def test_a_factor_of_a_products_result_may_be_low_behind_the_last_product() -> None:
