@@ -43,6 +43,9 @@ SCRIPTS = {
     "train.py": _TRAINING,
     "large.py": _LARGE,
     "idle.py": "print('no graph')\n",
+    "lessons/verdicts.json": '{"format": 1, "devices": {"a CPU": {"learned": '
+    '{"matmul 256x256x256 bfloat16 (cpu-generic)": [0.5, 0.52, 0.51], '
+    '"Tanh 65536 bfloat16 (cpu-generic)": [0.5]}}}}\n',
     "failing.py": "raise SystemExit(3)\n",
     "steps.py": "def make_step(batch):\n"
     "    import tensorflow as tf\n"
@@ -86,6 +89,7 @@ def given_folder() -> pathlib.Path:
     """Return a folder with all of it, made once per process; to be copied."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-given-"))
     for name, text in SCRIPTS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     env = {"TF_AMP_DEVICE_PROFILE": "v100", "TF_AMP_OPT_LEVEL": "O2"}
     run_forked(_MODELS, env=env, cwd=folder).lines()

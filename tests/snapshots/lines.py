@@ -108,6 +108,14 @@ SNAPSHOTS = (
     Snapshot("doctor", (f"{_PLANNED} tf-amp doctor",), runs_products=True),
     Snapshot("doctor.json", (f"{_PLANNED} tf-amp doctor --json",), runs_products=True),
     Snapshot(
+        "doctor.learned",
+        (
+            "TF_AMP_CACHE=lessons tf-amp doctor --learned",
+            "TF_AMP_CACHE=lessons tf-amp doctor --learned --json",
+            "TF_AMP_CACHE=none tf-amp doctor --learned",
+        ),
+    ),
+    Snapshot(
         "explain",
         (
             f"{_PLANNED} tf-amp explain model --top 5",
