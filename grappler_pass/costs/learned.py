@@ -60,6 +60,14 @@ class Lesson(NamedTuple):
         return len(self.logs) >= FEWEST_READINGS and self.spread <= AGREEMENT
 
     @property
+    def is_over(self) -> bool:
+        """Whether more readings are not worth taking: it is believed, or has none.
+
+        What was read and has none is too short for the clock.
+        """
+        return self.is_believed or not self.logs
+
+    @property
     def ratio(self) -> float:
         """Measured over predicted seconds."""
         return math.exp(statistics.median(self.logs))

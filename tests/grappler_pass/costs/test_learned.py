@@ -86,6 +86,13 @@ def test_the_latest_readings_count_so_that_a_wrong_lesson_is_forgotten() -> None
     assert len(lesson.logs) == MOST_READINGS
 
 
+def test_what_is_too_short_to_tell_or_is_believed_is_not_read_again() -> None:
+    learned = Learned()
+    learned.add({"short": [], "known": [0.1] * 3, "few": [0.1]})
+    is_over = {cell: lesson.is_over for cell, lesson in learned.lessons.items()}
+    assert is_over == {"short": True, "known": True, "few": False}
+
+
 def test_what_the_clock_cannot_tell_is_no_reading() -> None:
     assert log_ratio(LEAST_SECONDS / 2, 1e-3) is None
     assert log_ratio(1e-7, 1e-3) is None

@@ -61,8 +61,10 @@ def _cells(cell: str, lesson: Lesson) -> Iterator[str]:
     yield fields["profile"]
     if lesson.is_believed:
         yield f"{lesson.ratio:.2f} (within {math.expm1(lesson.error):.0%})"
-    else:
+    elif lesson.logs:
         yield "not believed: readings are few, or disagree"
+    else:
+        yield "too short to tell"
     yield f"{len(lesson.logs)}"
 
 

@@ -82,10 +82,10 @@ class StepVerdicts(NamedTuple):
         return Outcome.OPEN if begun else Outcome.UNKNOWN
 
     def _is_to_be_learned(self, prices: NodePrices) -> bool:
-        """Return whether a price of a node is not corrected by steps yet."""
+        """Return whether steps may yet correct a price of a node."""
         learned = self.memories.get(prices.device_type, self.memory).learned
-        cells = (prices.float32.cell, prices.low.cell)
-        return not all(map(learned.believed, cells))
+        lessons = map(learned.lessons.get, (prices.float32.cell, prices.low.cell))
+        return not all(lesson and lesson.is_over for lesson in lessons)
 
     def _keep(
         self,
@@ -132,7 +132,8 @@ def readings_of(
     """Return readings by type of device and cell: one of each profiled call.
 
     Nodes that one cell stands for count together: the middle of their logarithms. A
-    node tells of both types or of none.
+    node tells of both types or of none; where it was too short to tell, its cells are
+    named without a reading.
     """
     taught: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for float32, low in zip(steps.float32, steps.mixed, strict=True):
@@ -142,10 +143,11 @@ def readings_of(
             seconds = (float32[node], low[node])
             logs = [log_ratio(s, e.seconds) for s, e in zip(seconds, both, strict=True)]
             for expected, log in zip(both, logs, strict=True):
+                found = of_call[device_type, expected.cell]
                 if log is not None and None not in logs:
-                    of_call[device_type, expected.cell].append(log)
-        for (device_type, cell), logs_here in of_call.items():
-            taught[device_type][cell].append(statistics.median(logs_here))
+                    found.append(log)
+        for (device_type, cell), found in of_call.items():
+            taught[device_type][cell] += [statistics.median(found)] if found else []
     return taught
 
 

@@ -43,7 +43,7 @@ def test_a_node_tells_of_both_types_or_of_none() -> None:
     # One was too short to be read, one has run as another op.
     low = [call(aTanh=1e-3, bMatMul=1e-3, cTanh=1e-3)]
     found = readings_of(PRICES, Steps(None, float32, low))
-    assert found == {"GPU": {"g": [0.0], "h": [0.0]}}
+    assert found == {"CPU": {"f": [], "l": []}, "GPU": {"g": [0.0], "h": [0.0]}}
 
 
 def test_the_profiler_tells_the_kernels_of_a_call() -> None:
