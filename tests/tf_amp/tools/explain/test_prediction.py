@@ -122,6 +122,14 @@ def test_misses_are_ranked_by_the_worse_of_both_precisions() -> None:
     assert [row.op for row in prediction.misses(2)] == ["Bad", "Odd"]
 
 
+def test_a_row_prints_the_times_of_float32_before_those_mixed() -> None:
+    float32, mixed = Times(1.0, 2.0), Times(4.0, 5.0)
+    row = OpTimes("Exp", 3, float32, mixed)
+    text = str(Prediction(Plan((), "bfloat16"), float32, mixed, (row,)))
+    (found,) = (line.split() for line in text.splitlines() if line.startswith("Exp "))
+    assert found[1:] == ["3", *"1000.000 2000.000 0.50 4000.000 5000.000 0.80".split()]
+
+
 def test_nothing_measured_has_no_ratio() -> None:
     assert Times(1.0, 0.0).ratio is None
     assert Times(1.0, 2.0).ratio == 0.5
