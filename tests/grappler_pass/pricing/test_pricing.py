@@ -8,6 +8,7 @@ from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
+from grappler_pass.planning.cut_problem import Variables, problem_from_prices
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import NODE_SECONDS
@@ -243,3 +244,27 @@ def test_what_runs_in_a_loop_is_charged_for_each_iteration() -> None:
     few, many = seconds(3), seconds(30)
     assert few[0] > 0 and few[1] > 0
     assert many == pytest.approx([10 * each for each in few])
+
+
+def test_a_tie_favors_what_writes_16_bits_alone() -> None:
+    _, draft = planned(
+        """
+        x = Placeholder shape=[64,64]
+        b = Placeholder shape=[64]
+        first = MatMul(x, x)
+        last = _FusedMatMul(first, x, b) num_args=1 fused_ops=[BiasAdd]
+        y = Sin(last)
+        """,
+        "bfloat16",
+        "cpu-avx512-bf16",
+    )
+    assert draft.slots.has_float32_results(draft.view.index["last"])
+    variables = Variables.from_constraints(draft.constraints)
+    first, last = (
+        variables.of(draft.slots.slots_of[draft.view.index[name]][0])
+        for name in ("first", "last")
+    )
+    plain, favored = (
+        problem_from_prices(draft, variables, tie).low_seconds for tie in (0.0, 0.1)
+    )
+    assert favored[first] < plain[first] and favored[last] == plain[last]
