@@ -72,7 +72,7 @@ def test_a_script_needs_no_run_and_its_exit_code_is_kept(folder):
     assert "neighbor" in done.out
 
 
-@pytest.mark.parametrize("command", [("run",), ("tune",), ("run", "-m")])
+@pytest.mark.parametrize("command", [("run",), ("run", "-m")])
 def test_an_error_of_ours_that_a_script_raises_is_the_scripts_own(folder, command):
     (folder / "wrong.py").write_text(WRONG)
     script = "wrong" if "-m" in command else "wrong.py"

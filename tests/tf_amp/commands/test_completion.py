@@ -38,7 +38,6 @@ def test_bash_completes_commands_options_values_and_files(completed):
     assert completed("tf-amp expl") == ["explain"]
     assert completed("tf-amp run --los") == ["--loss-scale"]
     assert completed("tf-amp convert --dtype b") == ["bfloat16"]
-    assert completed("tf-amp costs sh") == ["show"]
     assert completed("tf-amp run tra") == ["train.py"]
 
 

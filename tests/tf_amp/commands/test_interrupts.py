@@ -15,7 +15,6 @@ COMMANDS = {
     "explain": (),
     "ranges": (),
     "report": (),
-    "tune": (),
     "verify": (),
 }
 # As it is on a terminal; jobs in the background begin without it.

@@ -209,7 +209,7 @@ def test_a_step_that_overflows_is_skipped_and_updates_wait_for_no_other_layer() 
         graph = step.get_concrete_function(tf.eye(8)).graph
         print(sum(op.type == "IdentityN" for op in graph.get_operations()))
         with tf_amp.mixed_precision_scope(
-                tf_amp.StaticLossScale(64.0), dtype="float16", opt_level="O2"):
+                "float16", loss_scale=64.0, opt_level="O2"):
             skipped, count, _ = taken([0.5, 1e30])
         print(np.array_equal(w, skipped), count)
         """

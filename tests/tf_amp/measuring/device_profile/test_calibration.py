@@ -112,7 +112,8 @@ def test_a_point_that_is_measured_again_counts_by_the_median():
     (case,) = (case for case in all_cases(TINY) if case.op_class == "Tanh")
     point = points_of(case)[-1]
     found = {}
-    for _ in range(3):
+    # A busy machine may hide it now and then.
+    while len(found.get(("Tanh", "float32", point), ())) < 3:
         device_profile.measure_into(
             found, case, point, ("float32",), Turns(0.0, least=3)
         )
