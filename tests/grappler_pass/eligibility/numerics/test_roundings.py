@@ -89,6 +89,27 @@ def test_a_convolution_that_only_scales_is_no_product(
     assert has_sum(tf.compat.v1.NodeDef(op=op), [(4, 8, 8, 8), kernel]) is sums
 
 
+@pytest.mark.parametrize(
+    ("op", "transposes", "left", "sums"),
+    [
+        ("MatMul", "transpose_a", (1, 8), False),
+        ("MatMul", "", (8, 1), False),
+        ("MatMul", "", (1, 8), True),
+        ("BatchMatMulV2", "", (2, 8, 1), False),
+        ("BatchMatMulV2", "adj_x", (2, 1, 8), False),
+        ("BatchMatMulV2", "", (2, 1, 8), True),
+        ("BatchMatMulV2", "", None, True),
+    ],
+)
+def test_a_product_of_columns_by_rows_is_no_product(
+    op: str, transposes: str, left: tuple[int, ...] | None, sums: bool
+) -> None:
+    node = tf.compat.v1.NodeDef(op=op)
+    if transposes:
+        node.attr[transposes].b = True
+    assert has_sum(node, [left, None]) is sums
+
+
 def test_an_outer_product_of_inputs_stays_float32() -> None:
     w = weights(8, 8)
 
@@ -167,6 +188,18 @@ def test_products_are_added_up_a_few_times_in_a_row(count: int) -> None:
     if not fits:
         assert colored.cause(total) is Cause.CHAIN
         assert colored.colors(f"s{count - 2}") == "L"
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_products_that_are_fused_with_sums_are_counted_too(count: int) -> None:
+    lines, total = [], "allow1"
+    for i in range(count):
+        fused = f"_FusedMatMul(x, w, bias, {total}) num_args=2 fused_ops=[BiasAdd,Add]"
+        lines.append(f"s{i} = {fused}")
+        total = f"s{i}"
+    colored = between("\n".join(lines), total)
+    last = colored.view.index[total]
+    assert colored.slots.has_float32_results(last) is (count > 4)
 
 
 @pytest.mark.parametrize("count", [2, 3])
