@@ -43,7 +43,7 @@ class Decision:
       seconds_low: the same at the low dtype; None where it was never an option.
       cast_seconds: predicted seconds of the casts in front of this node.
       shape: of the slot's first port; None where unknown.
-      source: where the price comes from: "measured", "interpolated", "profile" or
+      source: where the price comes from: "learned" (from steps), "profile" or
         "roofline"; of two the less sure one.
       error: standard deviation of the price's logarithm: 0.1 is about 10 %.
     """

@@ -61,14 +61,6 @@ def fingerprint_of(trial: Trial) -> str:
     return _digest(parts).hex()
 
 
-def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> str:
-    """Return a digest of a graph as Grappler passes it, by what its nodes compute.
-
-    Without static shapes, what the caller brings in may have any.
-    """
-    return _digest_of_graph(graph_def, Item(fetch=()), shapes or {}).hex()
-
-
 def digest_of_products(graph_def: GraphDef, shapes: Shapes) -> str:
     """Return a digest of the names, ops and shapes of what asks for 16 bits.
 

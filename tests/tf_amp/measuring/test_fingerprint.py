@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
 from tests.forking import run_forked
 from tests.processes import run_python
-from tf_amp.measuring.fingerprint import fingerprint_of, fingerprint_of_graph
+from tf_amp.measuring.fingerprint import fingerprint_of
 from tf_amp.tracing.grappler_preview import graph_with_variables, kept_nodes
 
 _FIT = """
@@ -38,6 +39,11 @@ _FIT = """
     plugin.clear_callback()
     print(*seen)
 """
+
+
+def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> str:
+    trial = Trial(graph_def, graph_def, Item(fetch=()), shapes or {}, 0.0, 0.0)
+    return fingerprint_of(trial)
 
 
 def test_two_runs_of_a_script_have_the_same_fingerprints() -> None:

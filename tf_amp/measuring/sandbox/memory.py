@@ -1,4 +1,4 @@
-"""How much memory a measurement may hold, and how large the processor's cache is."""
+"""How much memory a measurement may hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from tf_amp.measuring.op_timing import quiet_config
 SHARE = 0.25
 # Where the system does not report it: small enough for anything that trains a model.
 _UNKNOWN_BYTES = 1 << 30
-_UNKNOWN_CACHE_BYTES = 32 << 20
 
-_CACHES = pathlib.Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMORY = pathlib.Path("/proc/meminfo")
 _GROUP = pathlib.Path("/sys/fs/cgroup")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def most_bytes(device_type: str = "CPU") -> int:
@@ -34,13 +31,6 @@ def free_bytes(device_type: str = "CPU") -> int:
     else:
         limits = [_pool_free(*pool) for pool in _pools(device_type)]
     return min((each for each in limits if each is not None), default=_UNKNOWN_BYTES)
-
-
-@functools.cache
-def cache_bytes() -> int:
-    """Return the size of the last-level cache."""
-    sizes = (_size(text) for text in _texts(sorted(_CACHES.glob("index*/size"))))
-    return max((size for size in sizes if size), default=_UNKNOWN_CACHE_BYTES)
 
 
 @functools.cache
@@ -79,13 +69,6 @@ def _group_free() -> int | None:
     fields = (line.split() for line in texts[2].splitlines())
     spare = sum(int(field[1]) for field in fields if field[0] == "inactive_file")
     return max(int(texts[0]) - int(texts[1]) + spare, 0)
-
-
-def _size(text: str) -> int:
-    """Read "32768K"; 0 where it reads otherwise."""
-    text = text.strip()
-    number = text.rstrip("KMG")
-    return int(number) * _UNITS.get(text[-1:], 1) if number.isdigit() else 0
 
 
 def _texts(paths: Iterable[pathlib.Path]) -> Iterable[str]:
