@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from tf_amp._tensorflow_private import warn_once
 
@@ -28,6 +29,9 @@ _LAUNCHED_BY = "tf_op"
 # oneDNN's kernels have ops of their own.
 _ONEDNN = re.compile(r":_Mkl(Native)?(Fused)?")
 
+# A call goes on without its profile, whatever that lacks: a folder, a driver, a name.
+_FAILURES = (tf.errors.OpError, AttributeError, RuntimeError, OSError)
+
 _T = TypeVar("_T")
 
 
@@ -39,16 +43,19 @@ def profiled(call: Callable[[], _T]) -> tuple[_T, dict[str, float]]:
       kernel on a CPU, of all that it has launched on a GPU; nothing where the program
       itself uses the profiler. The op is that of the graph, whoever's kernel has run.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
         try:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            )
             # Without options, which some releases warn of.
             tf.profiler.experimental.start(folder)
-        except (tf.errors.OpError, AttributeError):
+        except _FAILURES:
             return call(), {}
         try:
             result = call()
         finally:
-            with contextlib.suppress(tf.errors.OpError):
+            with contextlib.suppress(*_FAILURES):
                 tf.profiler.experimental.stop()
         return result, _seconds_in(pathlib.Path(folder))
 
@@ -60,8 +67,9 @@ def _seconds_in(folder: pathlib.Path) -> dict[str, float]:
         warn_once("XSpace", _WITHOUT)
         return {}
     found: dict[str, float] = {}
-    for path in folder.rglob("*.xplane.pb"):
-        found.update(seconds_in_space(space_type.FromString(path.read_bytes())))
+    with contextlib.suppress(DecodeError, OSError):
+        for path in folder.rglob("*.xplane.pb"):
+            found.update(seconds_in_space(space_type.FromString(path.read_bytes())))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import tempfile
 
 import pytest
 import tensorflow as tf
@@ -56,6 +57,21 @@ def test_the_profiler_tells_the_kernels_of_a_call() -> None:
     step(x)
     _, seconds = profiled(lambda: step(x))
     assert seconds["product:MatMul"] > 1e-6
+
+
+def test_a_call_goes_on_where_it_cannot_be_profiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        assert profiled(lambda: 7) == (7, {})
+    # The program itself uses the profiler.
+    tf.profiler.experimental.start(str(tmp_path))
+    assert profiled(lambda: 7) == (7, {})
+    tf.profiler.experimental.stop()
+    with pytest.raises(ZeroDivisionError):
+        profiled(lambda: 1 / 0)
+    assert profiled(lambda: 7)[0] == 7
 
 
 def test_on_a_gpu_what_a_node_has_launched_counts() -> None:
