@@ -442,6 +442,56 @@ _OF_THE_HOST = (
         (f"{_TF_AMP}/runtime/test_float32_scope.py",),
     ),
 )
+_OF_LEARNING = (
+    Fault(
+        "A single reading of a kernel corrects its price.",
+        "grappler_pass/costs/learned.py",
+        "FEWEST_READINGS, MOST_READINGS = 3, 9\n",
+        "FEWEST_READINGS, MOST_READINGS = 1, 9\n",
+        ("tests/grappler_pass/costs/test_learned.py",),
+        (
+            (
+                "math.inf\n\n    @property\n    def is_believed",
+                "0.0\n\n    @property\n    def is_believed",
+            ),
+        ),
+    ),
+    Fault(
+        "Readings that disagree correct a price.",
+        "grappler_pass/costs/learned.py",
+        "AGREEMENT = 0.2\n",
+        "AGREEMENT = 20.0\n",
+        ("tests/grappler_pass/costs/test_learned.py",),
+    ),
+    Fault(
+        "A plan is certain though its prices are those of another device.",
+        "grappler_pass/planning/coloring.py",
+        "    return elsewhere <= _CERTAIN_SHARE * sum",
+        "    return elsewhere >= 0.0 * sum",
+        ("tests/grappler_pass/planning/test_trying.py",),
+    ),
+    Fault(
+        "What steps have shown is not remembered by the process.",
+        "tf_amp/measuring/steps/memory.py",
+        "        self._faster[fingerprint] = is_faster\n",
+        "        pass\n",
+        ("tests/tf_amp/measuring/steps/test_memory.py",),
+    ),
+    Fault(
+        "What one process learns takes away what another has.",
+        "tf_amp/measuring/steps/memory.py",
+        "                known = fields_of(self._path)\n",
+        "                known: dict[str, Fields] = {}\n",
+        ("tests/tf_amp/measuring/steps/test_memory.py",),
+    ),
+    Fault(
+        "A difference within the clock's noise is a reading.",
+        "tf_amp/measuring/op_timing.py",
+        "if difference > _BEYOND_NOISE * error else None",
+        "if difference else None",
+        ("tests/tf_amp/measuring/device_profile/test_calibration.py",),
+    ),
+)
 FAULTS: tuple[Fault, ...] = (
     *_OF_CASTS,
     *_OF_ELIGIBILITY,
@@ -450,4 +500,5 @@ FAULTS: tuple[Fault, ...] = (
     *_OF_COSTS,
     *_OF_REWRITES,
     *_OF_THE_HOST,
+    *_OF_LEARNING,
 )
