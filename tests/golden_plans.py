@@ -152,7 +152,6 @@ def _check_programs(names: Iterable[str]) -> None:
 
 
 def _show(program: str, profile: str, dtype: str | None, level: str) -> None:
-    _check_names([profile], "PROFILE", DeviceProfile.names())
     own = golden_lines.own_key(program, profile)
     key = own._replace(dtype=dtype or own.dtype, level=level)
     print(golden_lines.draft_of(key).plan)
@@ -170,6 +169,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _done(options: argparse.Namespace) -> int:
     programs = options.programs or list(BY_NAME)
+    if options.show:
+        _check_names([options.show[1]], "PROFILE", DeviceProfile.names())
     _check_programs([options.show[0]] if options.show else programs)
     if options.show:
         _show(*options.show, options.type, options.level)
