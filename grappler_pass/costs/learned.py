@@ -3,7 +3,7 @@
 A cell is what ops have in common that their price depends on: the classes of their
 work, each size of the first of these to a power of two, and the type. A cell's readings
 are logarithms of measured over predicted seconds, one of each profiled call. They are
-believed where several agree, and correct the prices of the cell from then on.
+believed where most of several agree, and correct the prices of the cell from then on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grappler_pass.costs.work.piece import Work
 
 # Fewer readings are not believed; of more, the latest count.
 FEWEST_READINGS, MOST_READINGS = 3, 9
-# Nor are readings whose standard deviation is larger.
+# Readings agree that are no farther from their median.
 AGREEMENT = 0.2
 # A record of a kernel is off by about a microsecond: shorter ones are no reading.
 LEAST_SECONDS = 1e-5
@@ -50,14 +50,21 @@ class Lesson(NamedTuple):
     logs: tuple[float, ...] = ()
 
     @property
+    def agreeing(self) -> tuple[float, ...]:
+        """The readings near their median: a busy machine may disturb some."""
+        middle = statistics.median(self.logs) if self.logs else 0.0
+        return tuple(log for log in self.logs if abs(log - middle) <= AGREEMENT)
+
+    @property
     def spread(self) -> float:
-        """Standard deviation of the readings; infinite of fewer than two."""
-        return statistics.stdev(self.logs) if len(self.logs) > 1 else math.inf
+        """Standard deviation of those that agree; infinite of fewer than two."""
+        return statistics.stdev(self.agreeing) if len(self.agreeing) > 1 else math.inf
 
     @property
     def is_believed(self) -> bool:
-        """Whether several readings agree."""
-        return len(self.logs) >= FEWEST_READINGS and self.spread <= AGREEMENT
+        """Whether several readings agree, and fewer do not."""
+        count = len(self.agreeing)
+        return count >= FEWEST_READINGS and 2 * count > len(self.logs)
 
     @property
     def is_over(self) -> bool:

@@ -47,13 +47,20 @@ def test_readings_that_agree_correct_the_price() -> None:
 
 
 @pytest.mark.parametrize(
-    "readings", [[1.0], [1.0, 1.0], [0.0, 1.0, 0.1], [1.0, 1.0, 1.0, 3.0]]
+    "readings", [[1.0], [1.0, 1.0], [0.0, 1.0, 0.1], [1.0, 1.0, 1.0, 3.0, 3.0, 3.0]]
 )
 def test_few_readings_or_such_as_disagree_are_not_believed(
     readings: list[float],
 ) -> None:
     price = taught(readings).price(matmul(256), LOW)
     assert price == CostModel(PROFILE).price(matmul(256), LOW)
+
+
+def test_a_reading_that_a_busy_machine_has_disturbed_does_not_count() -> None:
+    price = taught([1.0, 3.0, 1.1, 0.9]).price(matmul(256), LOW)
+    assert price.source == "learned"
+    assert price.seconds == pytest.approx(math.exp(1.05) * plain(matmul(256), LOW))
+    assert price.error == pytest.approx(math.hypot(0.1, RUN_TO_RUN))
 
 
 def test_a_lesson_is_of_its_own_type_op_and_size() -> None:
