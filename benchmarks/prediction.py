@@ -1,10 +1,9 @@
 """Predicted against measured steps: ``python -m benchmarks.prediction``.
 
-A fresh process per model plans the step as tf-amp does in any program, with prices that
-steps of such processes have corrected, of this model and of the others, and then runs
-it in float32 and mixed in turn. Corrections and steps are of different minutes, in
-which a shared machine is not equally fast; so there are several rounds, each of which
-begins with nothing learned.
+A fresh process per model plans the step as tf-amp does in any program, with the prices
+of the device's profile, of which steps have corrected none, and then runs it in float32
+and mixed in turn. A shared machine is not equally fast all the time; so there are
+several rounds.
 """
 
 import argparse
@@ -12,7 +11,6 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import median
 
 from benchmarks.announcing import announcing
@@ -24,8 +22,6 @@ from benchmarks.results import publish
 # What counts as right: a time within a fifth, a gain within ten points.
 NEAR = 0.2
 NEAR_POINTS = 10.0
-# Timed where only prices are wanted.
-_FEWEST_SECONDS = 0.1
 
 _TITLES = (
     "model",
@@ -71,16 +67,11 @@ def main() -> None:
     names = [model.name for model in MODELS]
     options = _parser(names).parse_args()
     figures: list[Figures] = []
-    with announcing(2 * options.rounds * len(options.models)) as announce:
+    with announcing(options.rounds * len(options.models)) as announce:
         for _ in range(options.rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                # Each with what the others have left, whichever comes first.
-                for name in options.models:
-                    announce(f"prices of {name}")
-                    _run(name, _FEWEST_SECONDS, options.tune, Path(folder))
-                for name in options.models:
-                    announce(f"steps of {name}")
-                    figures += _run(name, options.seconds, options.tune, Path(folder))
+            for name in options.models:
+                announce(name)
+                figures += _run(name, options.seconds, options.tune)
     publish(
         "prediction",
         markdown(figures),
@@ -102,14 +93,15 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(name: str, seconds: float, tune: str, folder: Path) -> list[Figures]:
-    """Run one worker, whose measured costs go to a folder of their own."""
-    costs = {"TF_AMP_CACHE": str(folder), "TF_AMP_TUNE": tune}
-    environment = worker_environment() | costs
+def _run(name: str, seconds: float, tune: str) -> list[Figures]:
+    """Run one worker, for which nothing was learned."""
     settings = ("--modes", ",".join(MODES), "--seconds", str(seconds))
-    printed = worker_lines(
-        "prediction_worker", name, *settings, environment=environment
-    )
+    with tempfile.TemporaryDirectory() as cache:
+        given = {"TF_AMP_CACHE": cache, "TF_AMP_TUNE": tune}
+        environment = worker_environment() | given
+        printed = worker_lines(
+            "prediction_worker", name, *settings, environment=environment
+        )
     lines = printed[-len(MODES) :]
     figures = [figures_from_json(line) for line in lines]
     return sorted(figures, key=lambda each: MODES.index(each.mode))
