@@ -67,7 +67,6 @@ class Trial:
       peak_bytes: predicted of live activations, of the larger graph.
       is_certain: whether the predicted gain is so large that no doubt is left.
       is_sure: whether it is larger than its error.
-      low_dtype: that parts of `after` are in.
       prices: of nodes that are in 16 bits in `after`, by "name:op".
     """
 
@@ -81,7 +80,6 @@ class Trial:
     peak_bytes: int = 0
     is_certain: bool = False
     is_sure: bool = True
-    low_dtype: str = ""
     prices: Mapping[str, NodePrices] = dataclasses.field(default_factory=dict)
 
 

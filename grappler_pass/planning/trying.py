@@ -106,7 +106,6 @@ def trial_from_draft(draft: Draft) -> Trial:
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         is_certain=draft.is_certain,
         is_sure=draft.is_sure,
-        low_dtype=draft.settings.low_dtype,
         prices=dict(_expected_prices(draft)),
     )
 

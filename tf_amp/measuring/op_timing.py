@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import _tensorflow_private as private
-from tf_amp.measuring.steps.comparison import MEDIAN, spread_of
+from tf_amp.measuring.steps.comparison import error_of_median
 
 # A run of a chain takes long against the cost of starting it, and so long that the
 # threads of one op do not share a core, as they often do at first: products of 0.4 ms,
@@ -52,8 +52,7 @@ class Reading(NamedTuple):
         """Return the reading of several times; None of too few."""
         if len(times) < _FEWEST_TIMES:
             return None
-        error = MEDIAN * spread_of(times) / math.sqrt(len(times))
-        return cls(statistics.median(times), error)
+        return cls(statistics.median(times), error_of_median(times))
 
     def minus(self, other: Reading) -> Reading | None:
         """Return the difference; None where it is no more than noise."""

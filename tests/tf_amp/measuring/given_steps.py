@@ -69,5 +69,4 @@ def trial_of(graph_def: tf.compat.v1.GraphDef, low_dtype: str = "bfloat16") -> T
         seconds_before=1.0,
         seconds_after=0.5,
         name="step",
-        low_dtype=low_dtype,
     )

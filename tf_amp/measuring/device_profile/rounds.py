@@ -96,7 +96,8 @@ def measure_into(
             continue
         place = (case.op_class, name, point)
         is_needed = case.op_class in _BASIC_CLASSES and place not in found
-        for each in [turns, *[_LATER_TURNS] * _MOST_TRIES][: None if is_needed else 1]:
+        again = [_LATER_TURNS] * _MOST_TRIES if is_needed else []
+        for each in (turns, *again):
             seconds = _measured(case, point, source, each)
             if seconds is not None:
                 found.setdefault(place, []).append(seconds)

@@ -31,7 +31,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 60
 # Standard errors beyond which nothing is left in doubt; of n pairs, 1 / n more.
 _DEVIATIONS, _DEVIATIONS_OF_FEW = 3.0, 10.0
 # Standard error of a median, over that of a mean.
-MEDIAN = 1.25
+_MEDIAN = 1.25
 _FEW = 5
 # Between the first and the third quarter of a normal distribution, in deviations.
 _QUARTERS, _QUARTERS_APART = 4, 1.349
@@ -65,7 +65,8 @@ class Comparison(NamedTuple):
     @property
     def error(self) -> float:
         """Standard error of the logarithm of the ratio."""
-        return error_of_median(self._logs)
+        least_spread = _LEAST_SPREAD[len(self._logs) < _FEW]
+        return error_of_median(self._logs, least_spread)
 
     @property
     def leans_faster(self) -> bool:
@@ -100,10 +101,10 @@ class Comparison(NamedTuple):
         return [math.log(before / after) for before, after in self.pairs]
 
 
-def error_of_median(logs: Sequence[float]) -> float:
-    """Return the standard error of the median of logarithms of times."""
-    spread = max(spread_of(logs), _LEAST_SPREAD[len(logs) < _FEW])
-    return MEDIAN * spread / math.sqrt(len(logs))
+def error_of_median(values: Sequence[float], least_spread: float = 0.0) -> float:
+    """Return the standard error of a median; values scatter by that or more."""
+    spread = max(spread_of(values), least_spread)
+    return _MEDIAN * spread / math.sqrt(len(values))
 
 
 def spread_of(values: Sequence[float]) -> float:
