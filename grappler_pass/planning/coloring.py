@@ -1,8 +1,7 @@
 """Color the slots: the minimum cut at O1, what is eligible where forced.
 
-A plan must gain a share of the step, and more than the errors of its prices leave
-uncertain. One that may do so is colored, too, where steps of the program can tell
-(`trying`); any other is not applied at all.
+A plan whose gain is sure is colored, and one whose gain may be worth it where steps of
+the program can tell (`trying`); any other is not applied at all (`uncertainty`).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from grappler_pass.costs.errors import KINDRED
 from grappler_pass.costs.work.op_classes import GATHER, MOVEMENT
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.planning.assignment import (
@@ -26,13 +26,7 @@ from grappler_pass.planning.cut_problem import (
 )
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause
-from grappler_pass.planning.uncertainty import gain_error
-
-# A gain that is so many times its error beyond so large a share of the step is certain
-# if its prices are of this very device, calibrated or learned. Predicted gains are off
-# by less than that (`python -m benchmarks.prediction`), and a step in float32 for
-# comparison costs a short job more than it can win back.
-_CERTAIN_ERRORS, _CERTAIN_SHARE = 2.0, 0.1
+from grappler_pass.planning.uncertainty import CERTAIN_SHARE, Gain, gain_error
 
 # Lists of tensors are no part of it: what is kept in them for the backward pass takes
 # half the memory in 16 bits.
@@ -66,14 +60,10 @@ def color_slots(draft: Draft) -> Draft:
     for variable in islands(problem, low, variables.of_slots(draft.constraints.allow)):
         low[variable] = False
         causes.setdefault(variable, Cause.ISLAND)
-    gain, error = _gain(draft, variables, problem, low)
+    gain = _gain(draft, variables, problem, low)
     colors = variables.spread(low)
-    whole = sum(draft.prices.float32)
-    least = settings.margin * whole
-    is_sure = forced or gain >= max(least, error)
-    may_be_tried = (
-        settings.own_steps is not None and gain > 0.0 and gain + error >= least
-    )
+    is_sure = forced or gain.is_sure(settings.margin)
+    may_be_tried = settings.own_steps is not None and gain.may_be_worth_it
     if not is_sure and not may_be_tried:
         spared = tuple(Cause.MARGIN if is_low else Cause.COST for is_low in colors)
         return dataclasses.replace(nothing, fallback=spared)
@@ -81,35 +71,38 @@ def color_slots(draft: Draft) -> Draft:
         draft,
         low=colors,
         fallback=tuple(causes.get(v, Cause.COST) for v in variables.of_slot),
-        gain_error=error,
+        gain_error=gain.error,
         is_sure=is_sure,
-        is_certain=gain - _CERTAIN_ERRORS * error >= max(least, _CERTAIN_SHARE * whole)
-        and _is_priced_here(draft, colors),
+        is_certain=gain.is_certain and _is_priced_here(draft, colors),
     )
 
 
 def _is_priced_here(draft: Draft, colors: Sequence[bool]) -> bool:
     """Return whether nearly all that is low is priced by figures of this device."""
-    models, prices, nodes = draft.settings.models, draft.prices, draft.view.nodes
+    seconds = draft.prices.float32
     low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(colors) if is_low}
-    elsewhere = sum(
-        prices.float32[i]
-        for i in low_nodes
-        if prices.sources[i] != "learned"
-        and models.get(nodes[i].device_type, models["CPU"]).profile.device is None
-    )
-    return elsewhere <= _CERTAIN_SHARE * sum(prices.float32[i] for i in low_nodes)
+    elsewhere = sum(seconds[i] for i in low_nodes if not _has_own_figures(draft, i))
+    return elsewhere <= CERTAIN_SHARE * sum(seconds[i] for i in low_nodes)
+
+
+def _has_own_figures(draft: Draft, node: int) -> bool:
+    """Return whether a node's price is of this device, and near what was measured."""
+    models, prices = draft.settings.models, draft.prices
+    model = models.get(draft.view.nodes[node].device_type) or models["CPU"]
+    is_own = prices.sources[node] == "learned" or model.profile.device is not None
+    return is_own and max(prices.errors[node]) <= KINDRED
 
 
 def _gain(
     draft: Draft, variables: Variables, problem: Problem, low: Sequence[bool]
-) -> tuple[float, float]:
-    """Return the seconds per step that an assignment gains, and their error."""
-    gain = problem.seconds([False] * variables.count) - problem.seconds(low)
+) -> Gain:
+    """Return what an assignment gains per step."""
+    seconds = problem.seconds([False] * variables.count) - problem.seconds(low)
     priced = priced_nodes(draft, variables)
     low_nodes = (node for node, variable, _, _ in priced if low[variable])
     casts = ((cast_seconds(term, low), term) for term in problem.casts)
-    return gain, gain_error(draft.view, draft.prices, low_nodes, casts)
+    error = gain_error(draft.view, draft.prices, low_nodes, casts)
+    return Gain(seconds, error, draft.beside_nodes + sum(draft.prices.float32))
 
 
 def _forced_colors(

@@ -21,9 +21,8 @@ def plan_from_draft(draft: Draft) -> Plan:
     call_seconds = seconds_before = seconds_after = 0.0
     if prices is not None:
         call_seconds = settings.models["CPU"].profile.call_seconds
-        beside = call_seconds + prices.executor
-        seconds_before = beside + sum(prices.float32)
-        seconds_after = beside + _seconds_of_nodes(draft, cast_seconds)
+        seconds_before = draft.beside_nodes + sum(prices.float32)
+        seconds_after = draft.beside_nodes + _seconds_of_nodes(draft, cast_seconds)
     before, after = _peaks(draft)
     return Plan(
         decisions=tuple(

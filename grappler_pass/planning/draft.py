@@ -20,11 +20,8 @@ from grappler_pass.graph.view import GraphView, Item, Port
 from grappler_pass.kernels.kernel import Kernels
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.plan import Cause, Fusion, Plan
+from grappler_pass.planning.uncertainty import DEFAULT_MARGIN
 from grappler_pass.pricing.seconds import Models, Prices
-
-# A plan must promise this share of the step before it is applied: prices are not
-# better than that.
-DEFAULT_MARGIN = 0.02
 
 # By so much of its seconds a node may be slower if its results take half the memory.
 DEFAULT_TIE = 0.01
@@ -66,7 +63,7 @@ class Trial:
       name: of the graph, for people and to know it again.
       peak_bytes: predicted of live activations, of the larger graph.
       is_certain: whether the predicted gain is so large that no doubt is left.
-      is_sure: whether it is larger than its error.
+      is_sure: whether it is large enough for prices alone to decide.
       prices: of nodes that are in 16 bits in `after`, by "name:op".
     """
 
@@ -134,7 +131,8 @@ class Settings:
       exclude: regular expressions; nodes whose name one of them finds stay float32.
       ranges: names of nodes that stay float32 since tensors that they make or read
         were seen to leave the safe range, each with what was seen.
-      margin: smallest predicted gain, as a share of the step, that O1 applies.
+      margin: smallest predicted gain, as a share of the step and beyond its error,
+        that O1 applies without asking steps.
       tie: share of a node's seconds by which 16 bits may be slower at O1 if they halve
         what the node writes; 0: exact ties stay float32.
       fuses: whether a compiler fuses elementwise ops and casts with their neighbors, as
@@ -233,6 +231,11 @@ class Draft:
         """What knows the plan, where that hangs on prices."""
         wanted = self.settings.opt_level == PRICED and self.has_candidates
         return self.settings.memory if wanted else None
+
+    @property
+    def beside_nodes(self) -> float:
+        """Seconds per step that the graph takes on the host, whatever its types."""
+        return self.settings.models["CPU"].profile.call_seconds + self.prices.executor
 
     @property
     def low_nodes(self) -> frozenset[int]:

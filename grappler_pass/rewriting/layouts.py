@@ -33,6 +33,7 @@ from grappler_pass.graph.view import Node
 from grappler_pass.planning.draft import PRICED, Draft
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.trying import withdrawn
+from grappler_pass.planning.uncertainty import Gain
 from grappler_pass.rewriting.apply import CAST_STEM, Names
 from grappler_pass.rewriting.constant_axes import with_constant_axes
 from grappler_pass.rewriting.named_graphs import name_in
@@ -208,12 +209,13 @@ def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
     settings = draft.settings
     if settings.opt_level != PRICED or draft.recalled is not None:
         return draft
-    gain = plan.seconds_before - plan.seconds_after
-    is_sure = gain >= max(settings.margin * plan.seconds_before, draft.gain_error)
-    if gain <= 0.0 or (settings.own_steps is None and not is_sure):
+    seconds = plan.seconds_before - plan.seconds_after
+    gain = Gain(seconds, draft.gain_error, plan.seconds_before)
+    is_sure = gain.is_sure(settings.margin)
+    if seconds <= 0.0 or (settings.own_steps is None and not is_sure):
         return withdrawn(draft, Cause.MARGIN)
     return dataclasses.replace(
         draft,
         is_sure=draft.is_sure and is_sure,
-        is_certain=draft.is_certain and is_sure,
+        is_certain=draft.is_certain and gain.is_certain,
     )

@@ -466,7 +466,7 @@ _OF_LEARNING = (
     Fault(
         "A plan is certain though its prices are those of another device.",
         "grappler_pass/planning/coloring.py",
-        "    return elsewhere <= _CERTAIN_SHARE * sum",
+        "    return elsewhere <= CERTAIN_SHARE * sum",
         "    return elsewhere >= 0.0 * sum",
         ("tests/grappler_pass/planning/test_trying.py",),
     ),

@@ -25,7 +25,7 @@ from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
-from grappler_pass.planning.draft import DEFAULT_MARGIN, Settings
+from grappler_pass.planning.draft import Settings
 from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp.errors import ConfigError
 from tf_amp.placement.cut import Placed, Site, fixed_nodes, place_graph
@@ -35,6 +35,8 @@ from tf_amp.tools.explain.explanation import config_for, traced_graph
 
 # A send, a receive and the wait for it; what a copy between devices takes at least.
 TRANSFER_SECONDS = 20e-6
+# Of the step, that a placement must gain by default.
+_LEAST_SHARE = 0.02
 
 Profiles = Mapping[str, str | DeviceProfile]
 
@@ -170,7 +172,7 @@ def precision_affinity(
     *,
     bytes_per_second: float = TRANSFER_BYTES_PER_SECOND,
     seconds_per_transfer: float = TRANSFER_SECONDS,
-    margin: float = DEFAULT_MARGIN,
+    margin: float = _LEAST_SHARE,
 ) -> PrecisionAffinity:
     """Return what divides graphs between two unlike devices where that pays.
 

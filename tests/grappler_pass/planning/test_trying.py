@@ -178,6 +178,8 @@ def test_where_nothing_is_known_an_uncertain_gain_is_not_applied(
         (0.1, 0.01, "this CPU", True),
         (0.1, 0.01, None, False),
         (0.1, 0.7, "this CPU", False),
+        # As of what is far smaller than anything measured.
+        (0.001, 0.4, "this CPU", False),
         (0.99, 0.01, "this CPU", False),
     ],
 )

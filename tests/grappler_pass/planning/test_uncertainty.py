@@ -88,6 +88,26 @@ def test_a_gain_within_its_error_is_not_applied(spread: float, applied: bool) ->
         assert Cause.MARGIN in {d.reason.cause for d in plan.decisions}
 
 
+@pytest.mark.parametrize(
+    ("float32", "low", "applied"),
+    [
+        (10e-3, 9.2e-3, True),
+        (10e-3, 9.6e-3, False),
+        # Most of the step, and as long as a few casts.
+        (15e-6, 2e-6, False),
+        (60e-6, 2e-6, True),
+    ],
+)
+def test_prices_alone_apply_a_share_of_the_step_that_is_noticed(
+    float32: float, low: float, applied: bool
+) -> None:
+    plan, draft = planned(two_products(8), FixedPrices(float32, low, 0.001))
+    assert plan.is_empty is not applied
+    if not applied:
+        assert {Cause.MARGIN} < {d.reason.cause for d in plan.decisions}
+        assert draft.gain_error == 0.0
+
+
 def test_an_exact_tie_goes_to_the_smaller_unless_told_otherwise() -> None:
     def choice(tie: float) -> bool:
         graph = two_products(64)
