@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
@@ -33,8 +34,10 @@ from grappler_pass.graph.type_slots import (
     DTYPE_ENUMS,
     DTYPE_NAMES,
     FLOAT32,
+    NO_SLOT,
     SlotTable,
     admits,
+    dtype_name,
 )
 from grappler_pass.graph.view import GraphView, Node
 
@@ -87,6 +90,24 @@ def _other_types(case: RuleInput) -> Refusals:
     for slot, dtype in enumerate(case.slots.dtypes):
         if dtype != FLOAT32:
             yield slot, Reason(Cause.NOT_FLOAT32, DTYPE_NAMES[dtype])
+
+
+def _untrue_types(case: RuleInput) -> Refusals:
+    """What says that it reads float32 and reads something else, whatever it makes.
+
+    Before   MatMul --> Neg --> ArgMax --> Cast
+    After    MatMul --> ArgMin --> Identity (T still float32) --> Cast
+
+    is what TensorFlow's arithmetic optimizer does; the second runs like the first.
+    """
+    slots = case.slots
+    for node, _ in case.nodes_with_slots:
+        for position, port in enumerate(node.inputs):
+            slot = slots.input_slot(node.index, position)
+            if slot != NO_SLOT and slots.dtypes[slot] == FLOAT32:
+                given = slots.output_dtype(*port)
+                if given not in (FLOAT32, types_pb2.DT_INVALID):
+                    yield slot, Reason(Cause.NOT_FLOAT32, f"reads {dtype_name(given)}")
 
 
 def _held_by_caller(case: RuleInput) -> Refusals:
@@ -321,6 +342,7 @@ def _wrong_kernels(case: RuleInput) -> Refusals:
 # The first rule that refuses a slot gives the reason.
 _RULES = (
     _other_types,
+    _untrue_types,
     _held_by_caller,
     _behind_barriers,
     _behind_loss_scales,

@@ -1,9 +1,11 @@
-"""What must hold of any graph, and of a pair before and after a rewrite.
+"""What must hold of a graph before and after a rewrite.
 
 Independent of how the rewrite was decided: reads OpDefs and the two GraphDefs only.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -21,30 +23,28 @@ class VerifyError(AmpError, AssertionError):
     """A rewrite produced a graph that TensorFlow would refuse, or another program."""
 
 
-def verify_graph(graph_def: GraphDef) -> None:
-    """Check that inputs resolve, names are unique and dtypes agree on every edge.
+def _faults(graph_def: GraphDef) -> Iterator[str]:
+    """Yield names that two nodes have, and inputs that no node, or another type, has.
 
     Cycles are not looked for: every edge that a rewrite adds goes along the
     topological order of the graph it was given.
-
-    Raises:
-      VerifyError: the message names the node.
     """
     outputs: dict[str, tuple[Arg, ...]] = {}
     for node in graph_def.node:
         if node.name in outputs:
-            raise VerifyError(f"two nodes are called {node.name!r}")
+            yield f"two nodes are called {node.name!r}"
         outputs[node.name] = signature_of(node).outputs
     for node in graph_def.node:
         wanted = signature_of(node).inputs
         for position, text in enumerate(node.input):
             source, output = split_input(text)
             if source not in outputs:
-                raise VerifyError(f"input {text!r} of {node.name!r} names no node")
+                yield f"input {text!r} of {node.name!r} names no node"
+                continue
             given = outputs[source]
             known = 0 <= output < len(given) and position < len(wanted)
             if known and not _agree(wanted[position].dtype, given[output].dtype):
-                raise VerifyError(
+                yield (
                     f"input {position} of {node.name!r} ({node.op}) wants dtype "
                     f"{types_pb2.DataType.Name(wanted[position].dtype)}, {text!r} "
                     f"gives {types_pb2.DataType.Name(given[output].dtype)}"
@@ -56,16 +56,18 @@ def _agree(wanted: int, given: int) -> bool:
 
 
 def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
-    """Check that `after` keeps what callers and other nodes of `before` rely on.
+    """Check that `after` is sound and keeps what is relied on in `before`.
 
-    Every node is still there, on its device, in its colocation group, behind its
+    Inputs resolve, names are unique and dtypes agree on every edge, but where they do
+    not in `before`, either: TensorFlow's own optimizers leave such edges, and it runs
+    them. Every node is still there, on its device, in its colocation group, behind its
     control inputs and behind whatever with an effect it waited for; untouchable nodes
     keep op and dtypes, nodes with effects their op; the function library is the same.
 
     Raises:
       VerifyError: something is missing or differs; the message names it.
     """
-    verify_graph(after)
+    _verify_soundness(before, after)
     given: Nodes = {node.name: node for node in before.node}
     nodes: Nodes = {node.name: node for node in after.node}
     changed: list[str] = []
@@ -88,6 +90,14 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
         raise VerifyError(f"node {name!r} no longer waits for {effect!r}, as it did")
     if before.library != after.library:
         raise VerifyError("the function library was changed")
+
+
+def _verify_soundness(before: GraphDef, after: GraphDef) -> None:
+    faults = list(_faults(after))
+    earlier = set(_faults(before)) if faults else set()
+    for fault in faults:
+        if fault not in earlier:
+            raise VerifyError(fault)
 
 
 def _verify_controls(old: NodeDef, new: NodeDef, nodes: Nodes) -> None:

@@ -217,3 +217,21 @@ def test_products_beside_a_decomposition_stay_float32() -> None:
     assert colored.colors("factor cancelling allow2") == "F F L"
     assert colored.cause("covariance") is Cause.DECOMPOSITION
     assert colored.detail("cancelling") == "factor"
+
+
+@pytest.mark.parametrize("opt_level", ["O1", "O3"])
+def test_what_reads_another_type_than_it_says_stays_as_it_is(opt_level: str) -> None:
+    """TensorFlow's optimizer makes ArgMin and an Identity of ArgMax behind Neg."""
+    colored = color(
+        CHAIN
+        + """
+        nearest = ArgMin(allow1, axis) output_type=int64
+        neg = Identity(nearest) T=float
+        fetch = Cast(neg) SrcT=int64 DstT=int32
+    """,
+        fetch="fetch",
+        opt_level=opt_level,
+    )
+    assert colored.colors("allow1 neg") == "L F"
+    assert colored.cause("neg") is Cause.NOT_FLOAT32
+    assert colored.detail("neg") == "reads int64"

@@ -77,6 +77,29 @@ def test_a_damaged_graph_is_refused(old: str, new: str, message: str) -> None:
         verify_rewrite(graph_from_text(GIVEN), after(old, new), ITEM)
 
 
+SWAPPED = """
+    x = Placeholder
+    axis = Const dtype=int32
+    nearest = ArgMin(x, axis) output_type=int64
+    neg = Identity(nearest) T=float
+    fetch = Cast(neg) SrcT=int64 DstT=int32
+"""
+
+
+def test_a_type_that_was_wrong_before_is_accepted_and_a_new_one_refused() -> None:
+    """TensorFlow's optimizer swaps Neg and ArgMax, and keeps Neg's type."""
+    given = graph_from_text(SWAPPED)
+    verify_rewrite(given, given, Item(fetch=("fetch",)))
+    line, other = "neg = Identity(nearest) T=float", "neg = Identity(nearest) T=half"
+    message = "input 0 of 'neg' .Identity. wants dtype DT_HALF, 'nearest' gives DT_INT6"
+    with pytest.raises(VerifyError, match=message):
+        verify_rewrite(
+            given,
+            graph_from_text(SWAPPED.replace(line, other)),
+            Item(fetch=("fetch",)),
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "group"),
     [

@@ -225,3 +225,27 @@ def test_a_graph_that_cannot_be_read_fails_under_the_settings_called_for_last():
         """
     )
     assert lines == ["raised", "float32", "raised"]
+
+
+def test_what_tensorflow_has_left_wrong_itself_stops_no_rewrite():
+    """Where nothing is returned, an Identity stays behind ArgMin in Neg's place."""
+    (empty,) = output_of(
+        """
+        centers = tf.Variable(tf.eye(8, 16))
+        nearest = tf.Variable(tf.zeros([4], tf.int64))
+
+        def quantize(x):
+            nearest.assign(tf.argmax(-tf.matmul(x, centers), 1))
+
+        x = tf.reshape(tf.range(32.0), [4, 8])
+        quantize(x)
+        expected = nearest.numpy()
+        for level in ("O2", "O3"):
+            tf_amp.enable("bfloat16", opt_level=level, strict=True)
+            nearest.assign(tf.zeros_like(nearest))
+            tf.function(quantize)(x)
+            assert (nearest.numpy() == expected).all(), nearest
+        print(*(plan.is_empty for plan in tf_amp.plans()))
+        """
+    )
+    assert empty == "False False"
