@@ -8,8 +8,7 @@ when first used, so that `import tf_amp` is quick and needs no TensorFlow.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tf_amp.errors import (
     AlreadyMixedError,
@@ -132,28 +131,11 @@ _HOMES = {
     "tf_amp.training.report": "LossScaleState loss_scale_state set_loss_scale",
 }
 
-# Modules that are there without being imported by name.
-_MODULES = ("block_sparse", "placement")
-
-_load, _names = lazy_names(
-    __name__, {name: home for home, names in _HOMES.items() for name in names.split()}
+__getattr__, _names = lazy_names(
+    __name__,
+    {name: home for home, names in _HOMES.items() for name in names.split()},
+    modules=("block_sparse", "placement"),
 )
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in.
-
-    Raises:
-      TensorFlowMissingError: it needs TensorFlow, which cannot be imported.
-    """
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] == "tensorflow":
-            importlib.import_module("tf_amp.tensorflow_version").check_tensorflow()
-        raise
 
 
 def __dir__() -> list[str]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import sys
 
 from grappler_pass.fork_safety import per_process, renewed_lock
+from tf_amp import uncaught
 from tf_amp.errors import AmpError
 
 _lock = renewed_lock()
 _started = False
 _is_done = False
+_has_failed = False
 
 
 def start(made: object) -> None:
@@ -26,7 +28,8 @@ def start(made: object) -> None:
 
     Raises:
       ConfigError: a variable has a value that is not known. Every later call raises
-        too, so that no program goes on in a precision that nobody asked for.
+        too, so that no program goes on in a precision that nobody asked for. A
+        program that does not catch it ends with that one line.
     """
     global _started, _is_done
     if _is_done:
@@ -46,8 +49,17 @@ def start(made: object) -> None:
         except BaseException as error:
             _started = False
             if isinstance(error, AmpError):
-                error.is_of_environment = True
+                _mark(error)
             raise
+
+
+def _mark(error: AmpError) -> None:
+    """Mark an error that no line of the program is to blame for."""
+    global _has_failed
+    error.is_of_environment = True
+    if not _has_failed:
+        _has_failed = True
+        uncaught.show_in_a_line(lambda each: getattr(each, "is_of_environment", False))
 
 
 def _join(made: object) -> None:

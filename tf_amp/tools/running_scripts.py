@@ -16,8 +16,9 @@ import runpy
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
+from types import FrameType, TracebackType
 
+from tf_amp import uncaught
 from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALE,
@@ -30,6 +31,10 @@ from tf_amp.config.amp_config import (
 )
 from tf_amp.errors import AmpError, ScriptMissingError
 from tf_amp.runtime import autostart
+from tf_amp.tensorflow_version import check_tensorflow
+
+# Modules that stand between a command and the script that it runs.
+_BELOW_SCRIPTS = (__name__, "runpy", "importlib.util")
 
 
 class TimeIsUp(BaseException):
@@ -72,7 +77,12 @@ def switch_on(given: Mapping[str, str | None]) -> None:
 
 
 def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
-    """Run a script or a module, if there is such a one, as the main program."""
+    """Run a script or a module, if there is such a one, as the main program.
+
+    Raises:
+      ScriptMissingError: there is none.
+      TensorFlowMissingError: it wants TensorFlow, which is not installed.
+    """
     if as_module:
         _run_module(script, arguments)
         return
@@ -122,24 +132,45 @@ def exit_code_of(code: object) -> int:
 def _run_module(name: str, arguments: Sequence[str]) -> None:
     sys.argv[:] = [name, *arguments]
     _set_first_folder(pathlib.Path.cwd())
-    try:
-        found = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        raise ScriptMissingError(f"no module named {name}")
     with _raised_by_script():
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        if _is_module(name):
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+            return
+    raise ScriptMissingError(f"no module named {name}")
+
+
+def _is_module(name: str) -> bool:
+    """Return whether there is such a module; packages around it are imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        # Else a package around it lacks what it imports.
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return False
 
 
 @contextlib.contextmanager
 def _raised_by_script() -> Iterator[None]:
-    """Mark what a script raises, so that it is not taken for a wrong command line."""
+    """Let what a script raises be its own, and shown as `python` shows it."""
     try:
         yield
-    except AmpError as error:
-        error.is_scripts_own = not error.is_of_environment
+    except SystemExit:
         raise
+    except BaseException as error:
+        if isinstance(error, AmpError):
+            error.is_scripts_own = not error.is_of_environment
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+            check_tensorflow()
+        uncaught.show_from(error, _frames_of_script(error.__traceback__))
+        raise
+
+
+def _frames_of_script(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames of a script; None where it did not begin, as it cannot."""
+    while frames and frames.tb_frame.f_globals.get("__name__") in _BELOW_SCRIPTS:
+        frames = frames.tb_next
+    return frames
 
 
 def _set_first_folder(folder: pathlib.Path) -> None:

@@ -189,11 +189,19 @@ def test_what_is_given_goes_before_the_environment(monkeypatch, given, said, fou
 def test_without_tensorflow_there_is_one_error(folder):
     (folder / "tensorflow.py").write_text("raise ModuleNotFoundError(name=__name__)")
     program = """
+import keras_callbacks
 import tf_amp
-from tf_amp.commands import cli, run
-for command in ("verify", "ranges"):
-    print(cli.main([command, "scripts/script.py"]))
-for attempt in (lambda: tf_amp.loss_scale_state(), lambda: tf_amp.verify):
+from tf_amp.commands import cli
+for command in ("verify", "ranges", "run"):
+    print(cli.main([command, "scripts/train.py"]))
+for attempt in (
+    tf_amp.enable,
+    lambda: tf_amp.loss_scale_state(),
+    lambda: tf_amp.verify,
+    lambda: tf_amp.block_sparse.BlockSparseDense,
+    *(lambda name=name: getattr(keras_callbacks, name)
+      for name in keras_callbacks.__all__),
+):
     try:
         attempt()
     except tf_amp.TensorFlowMissingError as error:
@@ -201,8 +209,9 @@ for attempt in (lambda: tf_amp.loss_scale_state(), lambda: tf_amp.verify):
 """
     env = {"PYTHONPATH": f"{folder}:{ROOT}"}
     done = run_interpreter(("-c", program), cwd=folder, env=env)
-    assert done.lines() == ["2", "2", "pip install", "pip install"]
-    assert done.err.count("TensorFlow cannot be imported") == 2
+    assert done.lines() == ["2"] * 3 + ["pip install"] * 10
+    assert done.err.count("TensorFlow cannot be imported") == 3
+    assert done.err.count("\n") == 3
 
 
 def test_version_and_help_are_printed(capsys):
