@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tf_amp.commands.shared import arguments, printing, script_graphs
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "predict what mixed precision gains on a device that need not be present"
 TAKES_SCRIPT = True
+EXITS = {
+    DONE: "the audits are printed",
+    FAILED: "the script failed",
+    NOTHING: "the script had no graph to audit",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,4 +68,4 @@ def main(options: argparse.Namespace) -> int:
         options.model, target, options.signature, options.batch
     )
     show(audits, sys.stdout)
-    return 0
+    return DONE

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from grappler_pass.planning.pages import page
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, INTERRUPTED, NOTHING
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench import job as jobs
@@ -24,12 +25,13 @@ from tf_amp.tools.whole_files import check_writable, write_whole
 if TYPE_CHECKING:
     from tf_amp.tools.bench.record import Record
 
-# What a shell makes of a program that Ctrl-C has ended.
-_INTERRUPTED = 130
-_FAILED = 1
-
 SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
 TAKES_SCRIPT = True
+EXITS = {
+    DONE: "all was measured",
+    FAILED: "a process failed",
+    NOTHING: "no step was seen",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--png", type=pathlib.Path, metavar="FILE", help="write a chart")
     parser.epilog = (
         "What follows `--` are the script's own arguments, {batch} in them the batch "
-        "size. Exit codes: 0 all was measured, 1 a process failed, 2 a wrong command "
-        "line, 130 interrupted."
+        "size."
     )
 
 
@@ -105,15 +106,15 @@ def main(options: argparse.Namespace) -> int:
         goes_on = "the same command goes on from here"
         kept = goes_on if options.json else "nothing is kept without --json"
         print(f"tf-amp: interrupted; {kept}.", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     if not is_measured:
         print(f"tf-amp: nothing was measured: {failures[0]}.", file=sys.stderr)
-        return _FAILED
+        return NOTHING if all(each.is_idle for each in failures) else FAILED
     if options.html is not None:
         write_whole(options.html, chart.page_of(record).encode())
     if options.png is not None:
         write_whole(options.png, chart.png_of(record))
-    return _FAILED if failures else 0
+    return FAILED if failures else DONE
 
 
 def _job_of(options: argparse.Namespace) -> jobs.Job:

@@ -7,12 +7,14 @@ import pathlib
 
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.commands.shared.exit_codes import DONE, FAILED
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.whole_files import check_writable
 
 SUMMARY = "measure this CPU and keep the result"
+EXITS = {DONE: "measured and kept", FAILED: "the result cannot be kept"}
 _SECONDS = 60.0
 
 
@@ -47,7 +49,7 @@ def _check_out(path: pathlib.Path) -> None:
 
 
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
-    """Measure for `seconds`; return 1 if the result could not be kept."""
+    """Measure for `seconds`, keep the result, and return the exit code."""
     from grappler_pass.costs import calibrated_path, keep_profile
     from tf_amp.config import devices
     from tf_amp.measuring.device_profile import calibrate
@@ -66,6 +68,6 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     with printing.progress_shown():
         profile = calibrate(seconds, key=key)
     if keep_profile(profile, out) is None:
-        return 1
+        return FAILED
     print(f"{key.model}, {key.threads} threads: kept in {out}")
-    return 0
+    return DONE

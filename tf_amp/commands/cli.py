@@ -7,9 +7,7 @@
     tf-amp bench SCRIPT | MODULE:FUNCTION | SAVED_MODEL -- ARGS...
     tf-amp convert IN OUT
 
-Exit codes: the script's own, 1 for what it raises; 2 for a command line or a setting
-that makes no sense; 130 where Ctrl-C ends a command other than `run`, which ends as
-Python does.
+Exit codes are those of `shared.exit_codes`; `run` ends as its script does.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ from typing import Any
 
 import tf_amp
 from tf_amp import commands
+from tf_amp.commands.shared import exit_codes
 from tf_amp.errors import AmpError
 
-_USAGE_ERROR = 2
-# What a shell makes of a program that Ctrl-C has ended.
-_INTERRUPTED = 130
 _SHELLS = ("bash", "zsh", "tcsh")
 # Besides those whose type is a path.
 _PATHS = {"device_profile", "log", "ranges", "script"}
@@ -53,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.is_scripts_own:
             raise
         print(f"tf-amp: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        return exit_codes.REFUSED
     except KeyboardInterrupt:
         if getattr(options.command, "ENDS_AS_PYTHON", False):
             raise
         print("tf-amp: interrupted.", file=sys.stderr)
-        return _INTERRUPTED
+        return exit_codes.INTERRUPTED
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -74,10 +70,10 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _commands() -> dict[str, ModuleType]:
     """Return the modules of commands by name.
 
-    Each has a `SUMMARY`; `add_options`, which gets a parser; and `main`, which gets
-    what was parsed and returns the exit code, or raises an AmpError that says in a line
-    what is wrong. One with `ENDS_AS_PYTHON` does so at Ctrl-C; of one with
-    `TAKES_SCRIPT` the script's arguments follow `--`.
+    Each has a `SUMMARY`; `add_options`, which gets a parser; `EXITS`, what its exit
+    codes mean; and `main`, which gets what was parsed and returns the exit code, or
+    raises an AmpError that says in a line what is wrong. One with `ENDS_AS_PYTHON` does
+    so at Ctrl-C; of one with `TAKES_SCRIPT` the script's arguments follow `--`.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
     modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)
@@ -88,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tf-amp",
         description="Automatic mixed precision for TensorFlow programs.",
-        epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`.",
+        epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`. "
+        f"{exit_codes.sentence()} `run` ends as its script does.",
     )
     parser.add_argument("-V", "--version", action="version", version=tf_amp.__version__)
     parser.add_argument(
@@ -104,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         own = subparsers.add_parser(name, help=summary, description=description)
         own.set_defaults(command=command)
         command.add_options(own)
+        exits = exit_codes.sentence(command.EXITS)
+        own.epilog = " ".join(filter(None, (own.epilog, exits)))
     return parser
 
 

@@ -9,11 +9,14 @@ import sys
 
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import add_rewriting_to
+from tf_amp.commands.shared.exit_codes import DONE, FAILED
 from tf_amp.tools.convert.conversion import convert
 
-_NOT_VERIFIED = 1
-
 SUMMARY = "convert a stored model to mixed precision, or back"
+EXITS = {
+    DONE: "OUT is written",
+    FAILED: "OUT is written, but its numbers do not hold (--verify)",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +78,6 @@ def main(options: argparse.Namespace) -> int:
         report = convert(**given)
     print(report.to_json() if options.json else report)
     if report.is_verified:
-        return 0
+        return DONE
     print("tf-amp: the numbers do not hold; see above.", file=sys.stderr)
-    return _NOT_VERIFIED
+    return FAILED

@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 
+from tf_amp.commands.shared.exit_codes import DONE, FAILED
 from tf_amp.commands.shared.findings import (
     COPY,
     FIX_SETTING,
@@ -34,6 +35,7 @@ from tf_amp.errors import AmpError
 from tf_amp.runtime import autostart
 
 SUMMARY = "say whether it works here, and how to fix it"
+EXITS = {DONE: "healthy", FAILED: "not healthy"}
 # What is imported, and what installs it; TensorFlow has a check of its own.
 DEPENDENCIES = (
     ("absl", "absl-py"),
@@ -67,7 +69,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def report_health(*, as_json: bool = False) -> int:
-    """Print what is found; return 0 if mixed precision works here, else 1."""
+    """Print what is found; return the exit code."""
     findings = []
     for finding in examine():
         findings.append(finding)
@@ -79,7 +81,7 @@ def report_health(*, as_json: bool = False) -> int:
         print(json.dumps({"healthy": healthy, "findings": rows}, indent=1))
     else:
         print("healthy" if healthy else "not healthy: see the lines marked FAIL")
-    return 0 if healthy else 1
+    return DONE if healthy else FAILED
 
 
 def examine() -> Findings:

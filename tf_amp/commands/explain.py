@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rows_to
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config import amp_config
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "print the plans of a SavedModel or a script, with the reasons"
 TAKES_SCRIPT = True
+EXITS = {
+    DONE: "the plans are printed",
+    FAILED: "the script failed",
+    NOTHING: "the script had no graph to plan",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,4 +63,4 @@ def main(options: argparse.Namespace) -> int:
         options.model, options.signature, measure=options.measure
     )
     show(plans, sys.stdout)
-    return 0
+    return DONE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import pathlib
 import sys
 from typing import TYPE_CHECKING, TextIO
 
 from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rows_to
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.counts import counted
@@ -21,10 +21,13 @@ from tf_amp.tools.whole_files import check_writable, write_whole
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges
 
-_NOTHING_SEEN = 3
-
 SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit range"
 TAKES_SCRIPT = True
+EXITS = {
+    DONE: "the ranges are printed",
+    FAILED: "the script failed",
+    NOTHING: "no tensor was seen",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,21 +58,27 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
-    stream = printing.stream_for(options)
+    stream, script = printing.stream_for(options), script_graphs.Script(options)
     seen = dataclasses.replace(
-        _measured(options),
+        _measured(options, script),
         limit=options.limit,
         underflow=underflow,
         depth=options.depth,
     )
-    _print(seen, options, stream)
+    if options.json or seen.tensors:
+        _print(seen, options, stream)
+    if not seen.tensors:
+        is_model = options.model.is_dir()
+        why = "" if is_model else f", since {script_graphs.why_no_graph()}"
+        print(f"tf-amp: no tensor was seen{why}.", file=sys.stderr)
+        return script.exit_code(NOTHING)
     if options.out is not None:
         write_whole(options.out, seen.to_json().encode())
         print(
             f"tf-amp: written to {options.out}; TF_AMP_RANGES={options.out} uses it.",
             file=sys.stderr,
         )
-    return 0 if seen.tensors else _NOTHING_SEEN
+    return script.exit_code(DONE)
 
 
 def _check_range(options: argparse.Namespace) -> None:
@@ -85,7 +94,7 @@ def _check_range(options: argparse.Namespace) -> None:
         )
 
 
-def _measured(options: argparse.Namespace) -> Ranges:
+def _measured(options: argparse.Namespace, script: script_graphs.Script) -> Ranges:
     if options.model.is_dir():
         from tf_amp.tools.verify.functions import ranges_of_saved_model
 
@@ -93,9 +102,8 @@ def _measured(options: argparse.Namespace) -> Ranges:
             return ranges_of_saved_model(options.model, options.data, options.signature)
     from tf_amp.tools.verify.scripts import ranges_of_script
 
-    run = functools.partial(script_graphs.run, options)
     # Gradients are judged as they are, not as a loss scale moves them.
-    return ranges_of_script(run, {amp_config.LOSS_SCALE: "none"})
+    return ranges_of_script(script.run, {amp_config.LOSS_SCALE: "none"})
 
 
 def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from grappler_pass.planning.pages.page import check_extra
 from tf_amp.commands.shared import arguments, script_graphs
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config import amp_config
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
 TAKES_SCRIPT = True
+EXITS = {
+    DONE: "the page is written",
+    FAILED: "the script failed, and the page shows what it did before",
+    NOTHING: "the script had no graph to show, and no page is written",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write the page and return the exit code, which is the script's own."""
+    """Write the page and return the exit code."""
     kind = _kind_of(options.model)
     _check(options, kind)
     check_extra()
@@ -67,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
         return _report_script(options, other)
     record = _of_model(options) if kind == "model" else _read(options.model)
     _write(options, record, other)
-    return 0
+    return DONE
 
 
 def _kind_of(source: pathlib.Path) -> str:
@@ -131,8 +137,8 @@ def _of_model(options: argparse.Namespace) -> Record:
 
 
 def _report_script(options: argparse.Namespace, other: Record | None) -> int:
-    """Run a script, write the page however it ends, and return its exit code."""
-    code: object = None
+    """Run a script, write the page however it ends, and return the exit code."""
+    script, answer = script_graphs.Script(options), NOTHING
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
     with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as folder:
@@ -141,7 +147,7 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
             {amp_config.LOG: folder, amp_config.DEVICE_PROFILE: profile}
         )
         try:
-            code = script_graphs.run(options)
+            script.run()
         finally:
             if any(pathlib.Path(folder).glob("*.plan.json")):
                 found = _read(pathlib.Path(folder))
@@ -149,10 +155,11 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
                     found, name=options.model.name, loss_scale=_loss_scale()
                 )
                 _write(options, named, other)
+                answer = DONE
             else:
                 why = script_graphs.why_no_graph()
                 print(f"tf-amp: no report, since {why}.", file=sys.stderr)
-    return running_scripts.exit_code_of(code)
+    return script.exit_code(answer)
 
 
 def _loss_scale() -> LossScaleState | None:

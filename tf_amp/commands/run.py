@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
+from tf_amp.commands.shared.exit_codes import DONE
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LEVELS
 from tf_amp.config.list_edits import LISTS, VERBS, edits_from_mapping, env_from_edits
@@ -13,6 +14,7 @@ from tf_amp.tools import running_scripts
 
 SUMMARY = "run a script in mixed precision"
 ENDS_AS_PYTHON = True
+EXITS = {DONE: "and others: the script's own"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import pathlib
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config.counts import counted
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.errors import NotMeasurableError
@@ -23,10 +23,13 @@ from tf_amp.tools.whole_files import check_writable
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification
 
-_NOTHING_VERIFIED = 3
-
 SUMMARY = "compare the numbers of mixed precision with those of float32"
 TAKES_SCRIPT = True
+EXITS = {
+    DONE: "the numbers hold",
+    FAILED: "they do not, or the script failed",
+    NOTHING: "nothing could be verified",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +54,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=pathlib.Path("tf-amp-exclude.txt"),
     )
     add("--json", action="store_true", help="print JSON")
-    parser.epilog = (
-        "What follows `--` are the script's own arguments. Exit codes: 0 the numbers "
-        "hold, 1 they do not, 2 a wrong command line, 3 nothing could be verified."
-    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -66,8 +65,9 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.tools.verify.functions import checked_tolerance
 
     checked_tolerance(options.tolerance)
-    stream = printing.stream_for(options)
-    found = _of_model(options) if options.model.is_dir() else _of_script(options)
+    stream, script = printing.stream_for(options), script_graphs.Script(options)
+    is_model = options.model.is_dir()
+    found = _of_model(options) if is_model else _of_script(options, script)
     if options.json:
         printing.show_json((json.loads(each.to_json()) for each in found), stream)
     else:
@@ -76,8 +76,8 @@ def main(options: argparse.Namespace) -> int:
         _write_culprits(found, options.write)
     if not found:
         print("tf-amp: nothing was verified.", file=sys.stderr)
-        return _NOTHING_VERIFIED
-    return max(each.exit_code for each in found)
+        return script.exit_code(NOTHING)
+    return script.exit_code(DONE if all(each.ok for each in found) else FAILED)
 
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
@@ -104,13 +104,16 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
         return ()
 
 
-def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
+def _of_script(
+    options: argparse.Namespace, script: script_graphs.Script
+) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
     from tf_amp.tools.verify.scripts import captured_cases
     from tf_amp.tools.verify.verifying import verified
 
-    run = functools.partial(script_graphs.run, options)
-    cases, skipped = captured_cases(run, environment_from(options))
+    cases, skipped = captured_cases(script.run, environment_from(options))
+    if not cases and not skipped:
+        print(f"tf-amp: {script_graphs.why_no_graph()}.", file=sys.stderr)
     found: list[Verification] = []
     with printing.progress_shown():
         for case in progress.each(cases, "verifying graphs"):

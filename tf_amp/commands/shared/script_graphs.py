@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from tf_amp.commands.shared import printing
+from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config import scope_registry
 from tf_amp.tools import running_scripts
 
@@ -19,11 +21,26 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def run(options: argparse.Namespace) -> object:
-    """Run the script of a command, in its time; return what it exits with."""
-    return running_scripts.run_limited(
-        str(options.model), options.script_arguments, options.seconds
-    )
+@dataclasses.dataclass
+class Script:
+    """The script of a command, and the exit code that it has ended with."""
+
+    options: argparse.Namespace
+    code: int = DONE
+
+    def run(self) -> None:
+        """Run it, in its time; say so if it fails."""
+        code = running_scripts.run_limited(
+            str(self.options.model), self.options.script_arguments, self.options.seconds
+        )
+        self.code = running_scripts.exit_code_of(code)
+        if self.code:
+            said = f"tf-amp: the script ended with exit code {self.code}."
+            print(said, file=sys.stderr)
+
+    def exit_code(self, answer: int) -> int:
+        """Return the command's exit code, given that of what it has found out."""
+        return FAILED if self.code else answer
 
 
 def run_observed(
@@ -32,7 +49,7 @@ def run_observed(
     show: Callable[[tuple[_T, ...], TextIO], None],
     environment: Mapping[str, str | None],
 ) -> int:
-    """Run the script of a command, look at its graphs, and return its exit code.
+    """Run the script of a command, look at its graphs, and return the exit code.
 
     What is found of a graph, given as to the pass, is shown at the end, however the
     script ends. The environment has settings for plans.
@@ -56,14 +73,14 @@ def run_observed(
     stream = printing.stream_for(options)
     host.current().observers.append(observe)
     running_scripts.switch_on(environment)
-    code: object = None
+    script = Script(options)
     try:
-        code = run(options)
+        script.run()
     finally:
         show(tuple(found.values()), stream)
     if not found:
         print(f"tf-amp: {why_no_graph()}.", file=sys.stderr)
-    return running_scripts.exit_code_of(code)
+    return script.exit_code(DONE if found else NOTHING)
 
 
 def why_no_graph() -> str:

@@ -33,6 +33,7 @@ _WARNING = re.compile(r"graph '.*' stays float32: .*")
 _TRACEBACK = "Traceback (most recent call last):"
 # Of Python, where an exception was caught by nobody.
 _EXCEPTION_STATUS = 1
+_NO_STEP = "no step was seen"
 # Characters of what is said in a line, and of each of two parts.
 _LONGEST, _PART = 200, 95
 
@@ -128,6 +129,11 @@ class Sample:
     def is_measured(self) -> bool:
         """Whether enough steps were done, even if it failed after them."""
         return bool(self.step_seconds)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it ended well, and did no step."""
+        return self.failure.startswith(f"{_NO_STEP}:")
 
     @property
     def seconds(self) -> float:
@@ -233,7 +239,7 @@ def _too_few(source: _Source, ended: Ended) -> str:
     within = " in its time" if ended.is_out_of_time else ""
     if not source.steps:
         return (
-            f"no step was seen{within}: neither batches of Keras nor calls of a "
+            f"{_NO_STEP}{within}: neither batches of Keras nor calls of a "
             "tf.function or runs of a Session"
         )
     return (

@@ -8,7 +8,6 @@ goes on in float32.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -111,8 +110,7 @@ def _run(
     host.current().observers.append(observe)
     host.current().without_xla.append(without_xla)
     running_scripts.switch_on(environment)
-    if code := run():
-        print(f"tf-amp: the script ended with {code!r}.", file=sys.stderr)
+    run()
 
 
 @dataclasses.dataclass(eq=False)

@@ -183,11 +183,6 @@ class Verification(NotebookDisplay):
         return tuple(found)
 
     @property
-    def exit_code(self) -> int:
-        """0 if the numbers hold, 1 if not."""
-        return 0 if self.ok else 1
-
-    @property
     def verdict(self) -> str:
         """One or two sentences that say what holds, and what does not."""
         if self.low_operations == 0:

@@ -41,7 +41,7 @@ def _most_tries(found: Verification, culprits: int) -> float:
 def test_a_sound_model_holds_in_both_types():
     for dtype in ("bfloat16", "float16"):
         found = _verify(planted.heads([], 3), planted.rows(), dtype=dtype)
-        assert found.ok and found.exit_code == 0
+        assert found.ok
         # Without oneDNN, some biases are operations of their own.
         assert found.low_operations == (6 if onednn.IS_ON else 9)
         assert "The numbers hold: 3 of 3" in found.verdict
@@ -56,7 +56,7 @@ def test_bisection_finds_exactly_the_heads_that_overflow():
     assert {found.verdict_on(c) for c in found.failing} == {Verdict.NOT_FINITE}
     assert _layers(found) == [f"head_{i}" for i in culprits]
     assert found.tries <= _most_tries(found, len(culprits))
-    assert found.exit_code == 1
+    assert not found.ok
 
 
 def test_bisection_finds_exactly_the_parts_that_cancel():
