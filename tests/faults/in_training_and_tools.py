@@ -98,7 +98,7 @@ _OF_TOOLS = (
     Fault(
         "A converted model returns 16 bits where it returned float32.",
         "tf_amp/tools/convert/saved_model_conversion.py",
-        "fetch += [n for info in signature.outputs.values() for n in _names(info)]",
+        "fetch += _nodes_of(signature.outputs)",
         "fetch += []",
         (f"{_TOOLS}/convert/test_converting.py::test_all_signatures_stay",),
     ),

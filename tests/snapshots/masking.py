@@ -30,8 +30,6 @@ _MEASURED_ON = (
     (r"^Python \d.*$", "Python ..."),
     (r"(?<=  )(?:noise \d+%|within noise|faster|slower)(?=  )", "VERDICT"),
     (r"^The noise is up to .*\n", ""),
-    # TensorFlow hands out the signatures of a .keras file in any order.
-    (r"^  serv(?:e|ing_default): predicted", "  SIGNATURE: predicted"),
     (r"^largest misses: .*$", "largest misses: ..."),
 )
 # Other versions of Python fold a usage elsewhere, quote choices, and add defaults.

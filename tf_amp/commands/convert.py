@@ -28,7 +28,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         help="a SavedModel, a .keras file or a frozen graph (.pb)",
     )
-    add("target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind")
+    add(
+        "target",
+        metavar="OUT",
+        type=pathlib.Path,
+        help="where to write a SavedModel folder; of a frozen graph, a .pb file",
+    )
     add_rewriting_to(parser, "O0 to O3")
     add(
         "--keep-io",

@@ -43,7 +43,7 @@ def convert(
 
     Args:
       source: folder of a SavedModel, a .keras file, or a frozen graph (.pb).
-      target: where the result goes: a folder, or a file for a frozen graph.
+      target: where the result goes: a folder, for a frozen graph a file (.pb).
       dtype: "bfloat16" or "float16"; what suits the device by default.
       device_profile: name or path of one to plan for; that of the present device by
         default.
@@ -62,7 +62,8 @@ def convert(
 
     Raises:
       AlreadyMixedError: the model computes in 16 bits already.
-      ConfigError: an option is unknown, or the target exists or lies in the source.
+      ConfigError: an option is unknown; or the target exists, lies in the source, or is
+        named as another kind of file.
       ConversionError: the result cannot be written; nothing of it is left.
       UnfitDataError: the calibration data does not fit the model's inputs.
       UnreadableModelError: the source is damaged or no model.
@@ -71,6 +72,8 @@ def convert(
     begin = time.perf_counter()
     source, target = pathlib.Path(source), pathlib.Path(target)
     kind = stored_models.kind_of(source)
+    is_frozen = kind is stored_models.Kind.FROZEN
+    writing.check_name(target, is_frozen=is_frozen)
     writing.check_target(source, target, overwrite=overwrite)
     check_tensorflow()
     from tf_amp.tools.convert import back
@@ -99,7 +102,6 @@ def convert(
             given = stack.enter_context(exported)
         draft = stack.enter_context(writing.replacing(target))
         job = Job(source, given, target, kind.value, options, begin)
-        is_frozen = kind is stored_models.Kind.FROZEN
         if options.to == FLOAT32:
             take_back = back.frozen_graph_back if is_frozen else back.saved_model_back
             take_back(given, draft)

@@ -138,8 +138,8 @@ def _signature_gains(
     library = conversion.library_of(graph_def)
     nodes = {node.name: node for node in graph_def.node}
     called: dict[str, tuple[str, ...]] = {}
-    for name, signature in meta_graph.signature_def.items():
-        roots = (t.name.partition(":")[0] for t in signature.outputs.values())
+    for name, signature in sorted(meta_graph.signature_def.items()):
+        roots = sorted(t.name.partition(":")[0] for t in signature.outputs.values())
         present = [nodes[root] for root in roots if root in nodes]
         called[name] = conversion.reachable_from(present, library) or (MAIN,)
     if not meta_graph.signature_def:

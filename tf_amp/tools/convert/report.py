@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import Group
 from rich.text import Text
@@ -150,11 +150,20 @@ class ConversionReport(NotebookDisplay):
         casts = sum(plan.casts for plan in self.plans.values())
         where = f"({self.opt_level}, {self.device_profile})"
         if not low:
+            if changed := " and ".join(self._changed_beside()):
+                return f"computes in float32 as before {where}; {changed}"
             return f"nothing to gain in {self.low_dtype} {where}; it stays as it is"
         return (
             f"{low} of {slots} float type attributes to {self.low_dtype} {where}, "
             f"{casts} casts"
         )
+
+    def _changed_beside(self) -> Iterator[str]:
+        """Yield what is in 16 bits though nothing is computed so."""
+        if self.storage.variables or self.storage.constants:
+            yield f"weights are stored in {self.low_dtype}"
+        if self.low_io:
+            yield f"signatures take and give {self.low_dtype}"
 
     def _storage(self) -> str:
         if self.weights == "float32":

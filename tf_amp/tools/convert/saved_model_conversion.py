@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -161,9 +161,9 @@ def _item_of(meta_graph: MetaGraphDef) -> Item:
     """Return what a SavedModel's graph is run for, and what else names its nodes."""
     fetch: list[str] = []
     feed: list[str] = []
-    for signature in meta_graph.signature_def.values():
-        fetch += [n for info in signature.outputs.values() for n in _names(info)]
-        feed += [n for info in signature.inputs.values() for n in _names(info)]
+    for _, signature in sorted(meta_graph.signature_def.items()):
+        fetch += _nodes_of(signature.outputs)
+        feed += _nodes_of(signature.inputs)
     present = {node.name for node in meta_graph.graph_def.node}
     named = [name for name in _named(meta_graph) if name in present]
     return Item(_unique(fetch), _unique(feed), _unique(named))
@@ -179,6 +179,12 @@ def _frozen_item(graph_def: GraphDef) -> Item:
     )
     feed = (node.name for node in graph_def.node if node.op in INPUT_OPS)
     return Item(_unique(fetch), _unique(feed))
+
+
+def _nodes_of(tensors: Mapping[str, TensorInfo]) -> Iterator[str]:
+    """Yield the nodes of tensors in one order, which a protobuf's map has not."""
+    for _, info in sorted(tensors.items()):
+        yield from _names(info)
 
 
 def _names(info: TensorInfo) -> Iterator[str]:

@@ -60,9 +60,9 @@ def described(spec: tf.TensorSpec) -> str:
 
 
 def loaded_signatures(folder: pathlib.Path) -> dict[str, Any]:
-    """Load a SavedModel, and return its signatures by name."""
+    """Load a SavedModel, and return its signatures by name, sorted."""
     loaded = tf.saved_model.load(str(folder))
-    signatures = dict(loaded.signatures)
+    signatures = dict(sorted(loaded.signatures.items()))
     for function in signatures.values():
         # The model has to live as long as its functions are called.
         function.tf_amp_model = loaded

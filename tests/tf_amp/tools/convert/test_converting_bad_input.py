@@ -54,6 +54,28 @@ def test_a_folder_without_a_model_is_refused(tmp_path: pathlib.Path) -> None:
         tf_amp.convert(tmp_path / "text.txt", tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("net.keras", "out.keras", "a SavedModel, which is a folder; a .keras file"),
+        ("net.keras", "out.keras", r"such as \S*/out, which keras.layers.TFSMLayer"),
+        ("net.keras", "out.H5", r"a folder\. Name another OUT, such as \S*/out,"),
+        ("model", "out.pb", r"such as \S*/out,"),
+        ("graph.pb", "out.keras", r"what is written is a frozen graph.*out\.pb\."),
+    ],
+)
+@pytest.mark.parametrize("to", ["mixed", "float32"])
+def test_a_name_of_another_kind_of_model_is_refused(
+    tmp_path: pathlib.Path, source: str, target: str, words: str, to: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    for name in ("model/saved_model.pb", "net.keras", "graph.pb"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=words):
+        tf_amp.convert(tmp_path / source, tmp_path / target, to=to)
+    assert not (tmp_path / target).exists()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_graph_that_was_cut_off_is_refused(
     model: pathlib.Path, tmp_path: pathlib.Path, share: float
@@ -162,7 +184,9 @@ def test_a_model_with_low_weights_alone_counts_as_converted(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     options = {**PLANNED, "opt_level": "O0", "weights": "low"}
-    tf_amp.convert(model, tmp_path / "low", **options)
+    summary = tf_amp.convert(model, tmp_path / "low", **options).summary()
+    assert "computes in float32 as before" in summary
+    assert summary.endswith("; weights are stored in bfloat16")
     with pytest.raises(AlreadyMixedError, match="4 variables"):
         tf_amp.convert(tmp_path / "low", tmp_path / "out", **PLANNED)
 

@@ -88,10 +88,13 @@ def test_float32_signatures_come_back(
 
 
 def test_where_nothing_goes_low_signatures_do_if_that_is_asked_for(
-    models: pathlib.Path, tmp_path: pathlib.Path
+    models: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, out = str(models / "functional"), tmp_path / "out"
     assert cli.main(["convert", given, str(out), "--no-keep-io", "--opt-level=O0"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "computes in float32 as before (O0" in first
+    assert first.endswith("; signatures take and give bfloat16")
     info = graph_of(out).signature_def["serving_default"].inputs["x"]
     assert info.dtype == tf.bfloat16.as_datatype_enum
     with pytest.raises(AlreadyMixedError, match="4 inputs and outputs are in bfloat16"):

@@ -14,6 +14,7 @@ from tests.tf_amp.tools.convert.test_converting import PLANNED
 from tf_amp.commands import cli
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import ConfigError
+from tf_amp.tools.graph_runs.batches import signatures_of
 from tf_amp.tools.verify.functions import ranges_of_saved_model
 
 _HALF = {**PLANNED, "dtype": "float16"}
@@ -85,6 +86,16 @@ def test_every_signature_that_the_data_fits_is_observed(
     (unobserved, unverified) = report.warnings
     assert unobserved.startswith("third did not run on the data")
     assert unverified.startswith("third is not verified") and "lacks z" in unverified
+
+
+def test_signatures_have_one_order_in_every_process(tmp_path: pathlib.Path) -> None:
+    module = _Products("first")
+    names = [f"{letter}{number}" for letter in "za" for number in range(4)]
+    signatures = dict.fromkeys(names, module.third)
+    tf.saved_model.save(module, str(tmp_path / "many"), signatures=signatures)
+    report = tf_amp.convert(tmp_path / "many", tmp_path / "out", **_HALF)
+    assert list(report.signatures) == sorted(names)
+    assert list(signatures_of(tmp_path / "out")) == sorted(names)
 
 
 def test_a_model_without_signatures_cannot_be_verified(tmp_path: pathlib.Path) -> None:

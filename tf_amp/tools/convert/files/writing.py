@@ -19,6 +19,10 @@ from tf_amp.errors import AmpError, ConfigError, ConversionError
 
 _AT_FDCWD = -100
 _EXCHANGE = 2
+# Of files that hold a model, which a folder is not.
+_MODEL_FILES = frozenset(
+    {".h5", ".hdf5", ".keras", ".onnx", ".pb", ".pbtxt", ".tflite"}
+)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -40,6 +44,27 @@ def check_target(
         )
     if not inner.parent.is_dir():
         raise ConfigError(f"OUT {target}: there is no folder {target.parent}.")
+
+
+def check_name(target: pathlib.Path, *, is_frozen: bool) -> None:
+    """Refuse a target whose name says that it is another kind of model.
+
+    A frozen graph is written as a file, all else as the folder of a SavedModel.
+    """
+    suffix = target.suffix.lower()
+    if suffix not in _MODEL_FILES or (is_frozen and suffix == ".pb"):
+        return
+    if is_frozen:
+        kind, other = "a frozen graph", target.with_suffix(".pb")
+    else:
+        kind, other = "a SavedModel, which is a folder", target.with_suffix("")
+    cannot = "holds layers and weights, but no rewritten graph"
+    why = f"; a .keras file {cannot}" if suffix == ".keras" else ""
+    loads = "" if is_frozen else ", which keras.layers.TFSMLayer loads"
+    raise ConfigError(
+        f"OUT {target}: what is written is {kind}{why}. Name another OUT, such as "
+        f"{other}{loads}."
+    )
 
 
 @contextlib.contextmanager
