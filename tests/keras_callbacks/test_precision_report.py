@@ -39,7 +39,8 @@ def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
     assert not plan.is_empty and told["plans"][0]["is_applied"]
     assert sum(told["plans"][0]["prices"].values()) > 0
     events = [event["text"] for event in told["events"]]
-    assert events[0] == "fit began" and events[1].startswith("planned one_step_on")
+    assert events[0] == "fit began"
+    assert events[1].startswith("planned training step of `fit`: ")
     assert "loss scale 1024 -> 2048 by the end of epoch 1" in events
     text = (path.parent / "precision_report.txt").read_text()
     assert str(plan) in text and "fit ended after 1 epochs" in text

@@ -32,6 +32,9 @@ REPLAY_GRADIENT = Hook(
 )
 
 
+# What calls the Python function that becomes a graph; it is on the stack meanwhile.
+TRACING_METHOD = "func_graph_from_py_func"
+
 _COMPILED = "models compiled in a scope need the scope around fit as well"
 _KERAS_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 _TF_KERAS_MODEL = "tf_keras.src.engine.training:Model"

@@ -17,6 +17,7 @@ from tf_amp.measuring.op_timing import elapsed
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
 from tf_amp.tools.explain import explanation
+from tf_amp.tracing.graph_names import name_of
 
 
 def measured_throughputs(
@@ -49,7 +50,7 @@ def measured_throughputs(
     if explanation.is_concrete(step):
         graph: Any = getattr(step, "graph", None)
         raise ConfigError(
-            f"step: received the ConcreteFunction {graph.name}, whose types are "
+            f"step: received the ConcreteFunction {name_of(graph)}, whose types are "
             "chosen; give the tf.function or the callable that it was traced from."
         )
     names = checked_devices(devices)

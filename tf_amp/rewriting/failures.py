@@ -26,15 +26,13 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import RewriteError
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import dumps, host
-from tf_amp.tracing.stamp_reader import main_stamp
-from tf_amp.tracing.stamps import Stamp
+from tf_amp.tracing.graph_names import name_of
+from tf_amp.tracing.stamp_reader import main_settings
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _FLOAT32 = "stays float32"
-# What graphs of Sessions are called, as in stamps.
-_SESSION = "graph"
 
 
 @dataclasses.dataclass(eq=False)
@@ -139,11 +137,11 @@ def _read(graph: bytes) -> GraphDef:
 def _whose(graph: bytes) -> tuple[str, AmpConfig]:
     """Return a graph's name and configuration, as far as they can be read."""
     try:
-        stamp = main_stamp(graph)
+        name, settings = main_settings(graph)
     except Exception:
-        stamp = Stamp(None)
-    scope = scope_registry.scope_of(stamp.settings or "")
-    return stamp.graph, scope.config if scope else scope_registry.base_config()
+        name, settings = "", None
+    scope = scope_registry.scope_of(settings or "")
+    return name, scope.config if scope else scope_registry.base_config()
 
 
 def _keep(message: str, graph: str) -> None:
@@ -169,8 +167,8 @@ def _raise_awaiting(owner: Any) -> None:
 def _names_of(owner: Any) -> tuple[str, ...]:
     """Return what a ConcreteFunction's or a Session's graph is called in reports."""
     name = getattr(owner, "name", b"")
-    graph = getattr(owner.graph, "name", _SESSION)
-    return (name.decode() if isinstance(name, bytes) else str(name)), str(graph)
+    name = name.decode() if isinstance(name, bytes) else str(name)
+    return name, name_of(owner.graph)
 
 
 def _forget_other_threads() -> None:

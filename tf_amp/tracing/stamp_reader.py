@@ -16,7 +16,7 @@ from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp._tensorflow_private.tracing import attribute_of
-from tf_amp.tracing import forward_ops, graph_registry
+from tf_amp.tracing import forward_ops, graph_names, graph_registry
 from tf_amp.tracing.stamps import OFF, Stamp, traced_op
 
 # Operations that seed low precision are stamped whenever their function was traced
@@ -31,7 +31,7 @@ class Marks(NamedTuple):
 
     Attributes:
       settings: id of the settings most operations were traced under; None without any.
-      graph: name of the function most of those operations come from.
+      graph: name, for people, of the function most of those operations come from.
       strangers: nodes from functions traced under other settings, or under none; they
         keep their dtype.
     """
@@ -41,16 +41,24 @@ class Marks(NamedTuple):
     strangers: tuple[str, ...] = ()
 
 
+def _name_in(stamps: Sequence[Stamp]) -> str:
+    """Return the name, for people, of what most operations come from."""
+    name = _most_common(stamp.graph for stamp in stamps) or ""
+    numbers = (stamp.number for stamp in stamps if stamp.graph == name)
+    graph = graph_registry.graph_of(_most_common(numbers))
+    return name if graph is None else graph_names.name_of(graph)
+
+
 def _unless_off(settings: str) -> str | None:
     return None if settings == OFF else settings
 
 
-def main_stamp(data: bytes) -> Stamp:
-    """Return the stamp that most operations of a serialized GraphDef have, if any."""
+def main_settings(data: bytes) -> tuple[str, str | None]:
+    """Return the name of a serialized GraphDef, and the settings of most operations."""
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    stamps = Counter(_stamps(GraphDef.FromString(data)).values())
-    return stamps.most_common(1)[0][0] if stamps else Stamp(None)
+    stamps = tuple(_stamps(GraphDef.FromString(data)).values())
+    return _name_in(stamps), _most_common(stamp.settings for stamp in stamps)
 
 
 def settings_in(graph_def: Any, canonical: Canonical = _unless_off) -> tuple[str, ...]:
@@ -103,7 +111,7 @@ def marks_from_graph_def(
         owner_of = _by_scope(owners, settings)
         names = (node.name for node in graph_def.node)
         strangers = tuple(name for name in names if owner_of(name) != settings)
-    return Marks(settings, _most_common(s.graph for s in own) or "", strangers)
+    return Marks(settings, _name_in(own), strangers)
 
 
 def excluded_parts(

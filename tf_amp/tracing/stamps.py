@@ -22,7 +22,7 @@ from grappler_pass.annotations import STAMP
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.config.scope_registry import excludes_names
-from tf_amp.tracing import forward_ops, graph_registry
+from tf_amp.tracing import forward_ops, graph_names, graph_registry
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.terms import terms_of
 
@@ -106,7 +106,7 @@ def stamp_unstamped(graph: Any, settings: str) -> None:
     """
     if graph.building_function or getattr(graph, _COMPLETE, None) == graph.version:
         return
-    stamp = _stamp_for(settings, "graph", graph)
+    stamp = _stamp_for(settings, graph_names.SESSION, graph)
     for op in graph.get_operations():
         if attribute_of(op, STAMP) is None:
             _put_stamp(op, stamp)
@@ -145,7 +145,7 @@ def stamp_of_graph(graph: Any, force: Force) -> Stamp:
 
 
 def _new_stamp(graph: Any, force: Force) -> Stamp:
-    name = graph.name if graph.building_function else "graph"
+    name = graph.name if graph.building_function else graph_names.SESSION
     if graph.building_function and name.startswith(_DATASET_FUNCTIONS):
         return Stamp(None)
     settings = force.settings

@@ -171,7 +171,9 @@ print(attempt(lambda: dtype_of(fn)))
 
 def test_what_was_traced_under_strict_settings_raises_after_they_were_disabled():
     lines = output_of(
-        FAILING.replace('"guilty" in draft.name', 'draft.name in ("guilty", "graph")')
+        FAILING.replace(
+            '"guilty" in draft.name', 'draft.name in ("guilty", "graph of a Session")'
+        )
         + """
 early = tf.function(guilty)
 early.get_concrete_function(X, EYE)
@@ -187,13 +189,13 @@ print(attempt(lambda: dtype_of(tf.function(guilty))))
 """
     )
     assert lines[0] == f"NoneType {REPORT}"
-    assert lines[1] == f"NoneType {REPORT.replace('guilty', 'graph')}"
+    assert lines[1] == f"NoneType {REPORT.replace('guilty', 'graph of a Session')}"
     assert lines[2:] == ["float32", "(8, 8)", "float32"]
 
 
 def test_what_failed_in_a_callable_of_a_session_is_raised_by_its_next_run():
     lines = output_of(
-        FAILING.replace('"guilty" in', '"graph" ==')
+        FAILING.replace('"guilty" in', '"graph of a Session" ==')
         + """
 with tf.Graph().as_default():
     a = tf.random.uniform([8, 8])
@@ -204,7 +206,7 @@ with tf.Graph().as_default():
             print(attempt(lambda: session.run(b).shape))
 """
     )
-    assert lines[0].startswith("NoneType graph 'graph' stays float32")
+    assert lines[0].startswith("NoneType graph 'graph of a Session' stays float32")
     assert lines[1:] == ["(8, 8)"]
 
 

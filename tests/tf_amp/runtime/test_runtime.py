@@ -110,7 +110,7 @@ def test_fit_and_a_restored_model_are_rewritten_and_datasets_are_not(tmp_path):
         print(len(tf_amp.plans()) - count)
         """
     )
-    assert lines == ["['one_step_on_data']", "float32", "bfloat16", "0"]
+    assert lines == ["['training step of `fit`']", "float32", "bfloat16", "0"]
     stamped = str(tmp_path / "stamped")
     lines = output_of(
         f"""
@@ -185,7 +185,7 @@ def test_what_is_called_for_goes_before_the_environment(tmp_path):
     assert lines[8] == "float32"
     written = sorted(re.sub(r"^\d+-", "", path.name) for path in tmp_path.iterdir())
     suffixes = ("after.pbtxt", "before.pbtxt", "plan.json", "plan.txt")
-    assert written[:4] == [f"0001-_lambda_.{suffix}" for suffix in suffixes]
+    assert written[:4] == [f"0001-function_at_line_11.{suffix}" for suffix in suffixes]
 
 
 def test_devices_can_be_configured_after_enabling():

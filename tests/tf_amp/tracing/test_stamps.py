@@ -142,7 +142,14 @@ def test_every_operation_made_or_imported_while_enabled_is_stamped():
         print(stamps_of(graph))
         """
     )
-    assert lines == ["1 True", "{'loop'}", "False", "{'graph'}", "{None}", "{None}"]
+    assert lines == [
+        "1 True",
+        "{'loop'}",
+        "False",
+        "{'graph of a Session'}",
+        "{None}",
+        "{None}",
+    ]
 
 
 def test_a_gradient_made_after_a_function_was_traced_is_rewritten_with_it():

@@ -37,6 +37,7 @@ from tf_amp.measuring.steps.step_comparison import (
     Decided,
     StepComparison,
 )
+from tf_amp.tracing import graph_names
 
 if TYPE_CHECKING:
     from grappler_pass.planning.draft import Trial
@@ -69,7 +70,7 @@ class _Callee(CallCount):
 
     @property
     def name(self) -> str:
-        """Of a function, for people."""
+        """As TensorFlow calls a function; "" of a run."""
         return "" if self.is_run else self.key.decode()  # type: ignore[attr-defined]
 
     def compare(self, comparison: StepComparison) -> StepComparison:
@@ -235,9 +236,14 @@ def count_calls() -> CallCount:
 
 
 def name_of_call() -> str:
-    """Return what is called on this thread as its program names it; "" in a Session."""
+    """Return what people call what is called on this thread; "" in a Session."""
     callee = _thread.callee
-    return "" if callee is None else _OF_TENSORFLOW.sub("", callee.name)
+    return "" if callee is None else _readable(callee)
+
+
+def _readable(callee: _Callee) -> str:
+    """Return what people call a function that is under way on this thread."""
+    return graph_names.name_of_call(_OF_TENSORFLOW.sub("", callee.name))
 
 
 @contextlib.contextmanager
@@ -343,7 +349,7 @@ def _begin_in_float32(callee: _Callee) -> bool:
     with _lock:
         if callee.comparison is not None:
             return False
-        callee.compare(StepComparison(callee.name, is_late=True))
+        callee.compare(StepComparison(_readable(callee), is_late=True))
         return True
 
 
@@ -365,7 +371,7 @@ def _begun(callee: _Callee) -> StepComparison:
     with _lock:
         comparison = callee.comparison
         if comparison is None or comparison.is_faster is not None:
-            comparison = callee.compare(StepComparison(callee.name))
+            comparison = callee.compare(StepComparison(_readable(callee)))
         return comparison
 
 

@@ -14,6 +14,7 @@ from tf_amp._tensorflow_private import functions as private
 from tf_amp.rewriting.compiled.homes import device_type_of_compiled
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tracing import grappler_preview
+from tf_amp.tracing.graph_names import name_of
 
 if TYPE_CHECKING:
     from grappler_pass.functions.plan_merging import PlanPart
@@ -94,7 +95,7 @@ def drafts_of_compiled(graph: Any, settings_of: SettingsOf) -> tuple[DraftPart, 
     def at_home(graph_def: Any, item: Item) -> tuple[Item, Settings]:
         return settings_of(graph_def, item, device_type)
 
-    return tuple(_parts(graph_def, item, shapes, graph.name, at_home))
+    return tuple(_parts(graph_def, item, shapes, name_of(graph), at_home))
 
 
 def _parts(

@@ -28,6 +28,7 @@ from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tools.target_device import Target, target_of
+from tf_amp.tracing.graph_names import name_of
 
 
 def audit(
@@ -64,8 +65,8 @@ def audit(
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
         return _audit_of(name, target, (_traced_part(graph_def, kept, name, target),))
     function = explanation.concrete_function(fn, args, kwargs)
-    parts = _parts_of(function, target, function.graph.name)
-    return _audit_of(function.graph.name, target, parts)
+    name = name_of(function.graph)
+    return _audit_of(name, target, _parts_of(function, target, name))
 
 
 def audit_saved_model(

@@ -35,6 +35,7 @@ from tf_amp.tools.explain.predicting import prediction_of
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.graph_runs.batches import signatures_of
 from tf_amp.tracing import grappler_preview
+from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
 
@@ -94,7 +95,7 @@ def explain(
         fn = concrete_function(fn, args, kwargs)
         if is_compiled_function(fn) and measure:
             raise NotMeasurableError(
-                f"{fn.graph.name} is compiled by XLA, of which single operations "
+                f"{name_of(fn.graph)} is compiled by XLA, of which single operations "
                 "cannot be timed: explain it without measure=True, or without "
                 "jit_compile."
             )
@@ -140,7 +141,8 @@ def traced_graph(
         return fn, _node_names(fn, _fetches(args, fetches)), "graph"
     function = concrete_function(fn, args, kwargs)
     graph_def = grappler_preview.graph_with_variables(function.graph)
-    return graph_def, grappler_preview.kept_nodes(function.graph), function.graph.name
+    kept = grappler_preview.kept_nodes(function.graph)
+    return graph_def, kept, name_of(function.graph)
 
 
 def item_and_settings(

@@ -14,6 +14,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.errors import ConfigError, ScriptMissingError, UnfitDataError
 from tf_amp.measuring.sandbox.contents import Array
+from tf_amp.tracing.graph_names import name_of
 
 Batch = Mapping[str, Array]
 Specs = Sequence[tf.TensorSpec]
@@ -258,7 +259,7 @@ def arguments_by_placeholder(
         return {}
     if len(given) != len(places):
         raise UnfitDataError(
-            f"{function.graph.name} takes {len(places)} tensors and received "
+            f"{name_of(function.graph)} takes {len(places)} tensors and received "
             f"{len(given)}. {_expected(specs_of(function))}"
         )
     found: dict[str, Array] = {}

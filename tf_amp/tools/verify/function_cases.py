@@ -25,6 +25,7 @@ from tf_amp.tools.graph_runs.executing import GraphCase
 from tf_amp.tools.verify.comparing import named_leaves
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
+from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.traces import variable_names, with_traced_shapes
 
 
@@ -73,7 +74,7 @@ def case_from_traced(graph: Any, values: Mapping[str, Array]) -> GraphCase:
         grappler_preview.kept_nodes(graph),
         Choice(),
         values,
-        name=graph.name,
+        name=name_of(graph),
         outputs=_outputs_of(graph),
         is_compiled=True,
     )
