@@ -21,6 +21,7 @@ class Code(enum.Enum):
     COMPARED = "AMP104"
     SUMMARY = "AMP105"
     WRONG_KERNEL = "AMP106"
+    LOW_ALREADY = "AMP107"
     # Mixed precision, or a part of it, is not in force.
     SWITCH_FAILED = "AMP201"
     REWRITE_FAILED = "AMP202"

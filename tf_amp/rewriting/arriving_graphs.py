@@ -241,7 +241,7 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
         return
     for watcher in tuple(host.current().watchers):
         watcher(rewrite)
-    notices.announce_plan(rewrite.plan, config)
+    notices.announce_plan(rewrite.plan, config, rewrite.graph_def)
     notices.announce_wrong_kernels(rewrite.plan, config)
     if rewrite.changed:
         _keep_plan(rewrite.plan, config)

@@ -19,9 +19,12 @@ from grappler_pass.fork_safety import renewed_lock
 from tf_amp.config import devices
 from tf_amp.config.counts import counted
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import host
+from tf_amp.rewriting import earlier_types, host
+from tf_amp.rewriting.compiled.pricing import UNDER_XLA
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
     from grappler_pass.planning.plan import Plan
     from tf_amp.config.amp_config import AmpConfig
     from tf_amp.measuring.steps.compared_calls import CallCount
@@ -45,7 +48,8 @@ class _Graph:
     Attributes:
       plan: its plan.
       calls: of what it belongs to.
-      why: it stays float32; "" for what was rewritten.
+      why: it stays as it was; "" for what was rewritten.
+      dtype: of its products, if it stays as it was.
       is_faster: in 16 bits; None while that is not decided.
       compared: the times that have decided it.
     """
@@ -53,6 +57,7 @@ class _Graph:
     plan: Plan
     calls: CallCount
     why: str
+    dtype: str
     is_faster: bool | None = None
     compared: Comparison | None = None
 
@@ -69,10 +74,10 @@ class Job:
         self._lock = renewed_lock()
         atexit.register(self._print_summary)
 
-    def add(self, plan: Plan, why: str = "") -> None:
+    def add(self, plan: Plan, why: str = "", dtype: str = "float32") -> None:
         """Count from now on the calls of what a planned graph belongs to.
 
-        `why` says why it stays float32.
+        `why` says why it stays as it was, in `dtype`.
         """
         from tf_amp.measuring.steps import compared_calls
 
@@ -81,7 +86,7 @@ class Job:
             if why and id(calls) in self._graphs:
                 # A part of the same call, or the plan after one that has lost.
                 return
-            self._graphs[id(calls)] = _Graph(plan, calls, why)
+            self._graphs[id(calls)] = _Graph(plan, calls, why, dtype)
             if len(self._graphs) > _GRAPHS_KEPT:
                 counts = {k: g.calls.count for k, g in [*self._graphs.items()][:-1]}
                 del self._graphs[min(counts, key=counts.__getitem__)]
@@ -117,7 +122,7 @@ def _outcome(graph: _Graph) -> str:
     if graph.compared is not None:
         speed = f"{graph.compared.ratio:.2f} times as fast as float32, measured"
     if graph.why:
-        return "in float32"
+        return f"in {graph.dtype}"
     if graph.is_faster is False:
         why = f"16 bits were {speed}" if graph.compared else "16 bits failed"
         return f"in float32 at the end, since {why}"
@@ -137,11 +142,18 @@ def _see_more(graph: _Graph) -> str:
     return "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
 
 
-def announce_plan(plan: Plan, config: AmpConfig) -> None:
+def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
     if not config.verbose:
         return
     taking_part = host.current()
+    if plan.is_empty and (dtype := earlier_types.low_dtype_of(graph_def)):
+        why = earlier_types.cause_of(graph_def)
+        if taking_part.is_news(Code.LOW_ALREADY):
+            already = f"{_name(plan)} computes in {dtype} already, since {why}"
+            _print(Code.LOW_ALREADY, f"{already}, and tf-amp decides")
+        _job().add(plan, why, dtype)
+        return
     if plan.is_empty:
         why = _why(plan, config)
         is_first = Code.REWRITTEN not in taking_part.said
@@ -218,8 +230,18 @@ def _job() -> Job:
 
 def _lacks_units() -> bool:
     """Return whether there is just a CPU, and that has no 16-bit units."""
-    has_gpu = len(devices.present_devices()) > 1
-    return not has_gpu and _BF16_FLAGS.isdisjoint(devices.cpu_flags())
+    return not _has_gpu() and _BF16_FLAGS.isdisjoint(devices.cpu_flags())
+
+
+def _is_compiled_for_cpu(plan: Plan, config: AmpConfig) -> bool:
+    """Return whether XLA compiles what is planned, and for a CPU."""
+    named = config.device_profile
+    is_cpu = plan.profile.startswith("cpu-") if named else not _has_gpu()
+    return is_cpu and plan.profile.endswith(UNDER_XLA)
+
+
+def _has_gpu() -> bool:
+    return len(devices.present_devices()) > 1
 
 
 def _name(plan: Plan) -> str:
@@ -257,6 +279,12 @@ def _why(plan: Plan, config: AmpConfig) -> str:
         return (
             f"its next steps show whether {plan.low_dtype} is faster; TF_AMP_TUNE=off "
             "goes by predictions"
+        )
+    if _is_compiled_for_cpu(plan, config):
+        return (
+            "on CPUs XLA (jit_compile=True) computes 16-bit products in float32, which "
+            "gains nothing; without jit_compile=True TensorFlow has kernels for "
+            f"{plan.low_dtype} (docs/xla.md)"
         )
     if not config.device_profile and _lacks_units():
         return (

@@ -82,6 +82,81 @@ devices._CPU_FILE = pathlib.Path({str(cpu)!r})
     )
 
 
+KERAS = """
+import numpy as np, keras, tensorflow as tf
+keras.config.set_dtype_policy({policy!r})
+model = keras.Sequential([keras.layers.Dense(64), keras.layers.Dense(64)])
+model.compile("sgd", "mse")
+model.fit(np.ones((64, 64)), np.ones((64, 64)), verbose=0)
+model.predict(np.ones((64, 64)), verbose=0)
+"""
+BY_HAND = """
+import tensorflow as tf
+x = tf.ones((64, 64), tf.bfloat16)
+tf.function(lambda: tf.cast(tf.nn.relu(x @ x) @ x, tf.float32))()
+"""
+OWN_PASS = """
+import tensorflow as tf
+options = {"auto_mixed_precision_onednn_bfloat16": True}
+tf.config.optimizer.set_experimental_options(options)
+x = tf.random.normal((256, 256))
+
+@tf.function
+def step():
+    return tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x
+
+step()
+"""
+CPU_FLAGS = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (
+            KERAS.format(policy="mixed_float16"),
+            "training step of `fit` computes in float16 already, since Keras' policy "
+            "mixed_float16 is on: take out the policy, the float32 of the last layer "
+            "and the LossScaleOptimizer, and tf-amp decides (AMP107)",
+        ),
+        (
+            BY_HAND,
+            "function at line 4 computes in bfloat16 already, since the program casts, "
+            "or a policy of its layers: take that out, and tf-amp decides (AMP107)",
+        ),
+        pytest.param(
+            OWN_PASS,
+            "step computes in bfloat16 already, since TensorFlow's own pass is on: "
+            "take out auto_mixed_precision, or enable_mixed_precision_graph_rewrite, "
+            "and tf-amp decides (AMP107)",
+            marks=pytest.mark.skipif(
+                "avx512f" not in CPU_FLAGS,
+                reason="TensorFlow's pass leaves graphs of such a CPU alone",
+            ),
+        ),
+    ],
+    ids=["Keras", "by hand", "TensorFlow"],
+)
+def test_a_graph_in_16_bits_already_says_by_whom(program: str, line: str) -> None:
+    assert lines_of(program, GAINS) == [line]
+
+
+def test_the_end_of_a_long_job_says_that_it_was_in_16_bits_already() -> None:
+    *_, summary = lines_of(LONG + BY_HAND, GAINS)
+    assert re.search(r"\d+ s, 1 step \(calls of .*\) in bfloat16; ", summary)
+
+
+@pytest.mark.parametrize("profile", ["", "cpu-amx-bf16"])
+def test_what_xla_compiles_on_a_cpu_is_not_said_to_be_the_fault_of_the_cpu(
+    profile: str, tmp_path: pathlib.Path
+) -> None:
+    compiled = TRAINING.replace("@tf.function", "@tf.function(jit_compile=True)")
+    env = {**ON, "TF_AMP_DEVICE_PROFILE": profile, "TF_AMP_CACHE": str(tmp_path)}
+    (line,) = lines_of(compiled + STEPS.format(1), env)
+    assert line.startswith("step stays float32: on CPUs XLA (jit_compile=True)")
+    assert "doctor" not in line and line.endswith("(docs/xla.md) (AMP102)")
+
+
 def test_a_function_traced_before_is_named_as_the_mistake_it_is() -> None:
     late = """
 import tf_amp

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from grappler_pass.pipeline import Settings
     from grappler_pass.planning.draft import Outcome, OwnSteps, Trial
 
+# Behind the names of profiles.
+UNDER_XLA = " under XLA"
+
 
 def settings_under_xla(chosen: Settings) -> Settings:
     """Return settings that price a graph as XLA compiles it.
@@ -62,5 +65,5 @@ def _profile_under_xla(profile: DeviceProfile) -> DeviceProfile:
     started as a whole.
     """
     roofline = dataclasses.replace(profile.roofline, dispatch_seconds=0.0)
-    name = f"{profile.name} under XLA"
+    name = f"{profile.name}{UNDER_XLA}"
     return dataclasses.replace(profile, name=name, roofline=roofline)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import tracing, wrapping_unconverted
+from tf_amp.config.keras_policies import global_policies
 from tf_amp.message_codes import Code
 from tf_amp.training.finiteness import votes
 
@@ -90,14 +91,7 @@ def _has_note(tensor_or_graph: Any) -> bool:
 
 def _mixed_policy() -> str:
     """Name the policy under which Keras scales losses, if one is in force."""
-    keras: Any = sys.modules.get("keras")
-    tf_keras: Any = sys.modules.get("tf_keras")
-    policies = []
-    if hasattr(keras, "config"):
-        policies.append(keras.config.dtype_policy())
-    if hasattr(tf_keras, "mixed_precision"):
-        policies.append(tf_keras.mixed_precision.global_policy())
-    mixed = any(policy.name == "mixed_float16" for policy in policies)
+    mixed = "mixed_float16" in global_policies()
     return "the Keras policy mixed_float16" if mixed else ""
 
 
