@@ -199,8 +199,8 @@ def _forget_earlier_graphs(context: Any) -> None:
     context.export_run_metadata()
 
 
-def definitions(context: Any, name: bytes) -> Sequence[Any]:
-    """Return the FunctionDefs of the named function, and of those that it calls."""
+def definitions(context: Any, name: bytes) -> Iterator[Any]:
+    """Yield the FunctionDefs of the named function, and of those that it calls."""
     definition_of = functools.cache(context.get_function_def)
 
     def callees(caller: bytes) -> Iterator[bytes]:
@@ -209,4 +209,4 @@ def definitions(context: Any, name: bytes) -> Sequence[Any]:
             yield from filter(context.has_function, called)
 
     begin = [name] if context.has_function(name) else []
-    return [definition_of(each) for each in reached(begin, callees)]
+    return map(definition_of, reached(begin, callees))

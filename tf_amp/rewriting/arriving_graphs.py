@@ -32,7 +32,7 @@ from tf_amp.rewriting import (
     unneeded_loss_scales,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
-from tf_amp.tracing import bypass, in_force, terms
+from tf_amp.tracing import bypass, terms
 from tf_amp.tracing.stamp_reader import (
     Marks,
     excluded_parts,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from tf_amp.measuring.steps.step_comparison import Steps
 
 _STAMP = STAMP.encode()
-_PRODUCTS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 
 class Given(NamedTuple):
@@ -102,7 +101,6 @@ def _after_all_steps(data: bytes, item: GrapplerItem) -> bytes | None:
 
 def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     if _STAMP not in data and host.current().without_stamps() is None:
-        _mention_unstamped(data)
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -276,11 +274,3 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
 
     host.current().plans.append(plan)
     compared_calls.when_decided(decided)
-
-
-def _mention_unstamped(data: bytes) -> None:
-    """Say once that functions traced before `enable` are left alone."""
-    config = in_force.current_config()
-    is_shown = config is not None and config.verbose
-    if is_shown and any(op in data for op in _PRODUCTS):
-        notices.announce_earlier_trace()

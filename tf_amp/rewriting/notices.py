@@ -209,17 +209,13 @@ def announce_steps(
     )
 
 
-def announce_earlier_trace() -> None:
-    """Say once that a graph comes from a function traced before `enable`."""
-    from tf_amp.measuring.steps import compared_calls
-
+def announce_earlier_trace(name: str, remedy: str) -> None:
+    """Say once that a graph comes from before `enable`, and what to do."""
     if host.current().is_news(Code.TRACED_BEFORE):
-        name = compared_calls.name_of_call()
         _print(
             Code.TRACED_BEFORE,
-            f"{name or 'a graph'} stays float32, for it was traced before mixed "
-            "precision was on; enable it before the first call of the function "
-            "(graphs of tf.data are left alone in any case)",
+            f"{name} stays float32, for it was traced before mixed precision was on; "
+            f"{remedy}",
         )
 
 

@@ -79,14 +79,20 @@ def install_rewriting(config: AmpConfig) -> None:
     """
     from grappler_pass import plugin
     from tf_amp.measuring.steps import compared_calls
+    from tf_amp.rewriting import earlier_traces
 
     _build_host()
     plugin.load(arriving_graphs.rewrite_graph)
     private.install(private.CREATE_SESSION, private.acting_after(_stamp_session))
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
-    private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing_calls)
+    comparing_calls = functools.partial(
+        compared_calls.comparing_calls, first_called=earlier_traces.mention_function
+    )
+    private.install(calls.CALL_IN_EAGER_MODE, comparing_calls)
     comparing_runs = functools.partial(
-        compared_calls.comparing_runs, times_changed=overflow_origin.times_returned
+        compared_calls.comparing_runs,
+        times_changed=overflow_origin.times_returned,
+        first_called=earlier_traces.mention_run,
     )
     private.install(calls.RUN_IN_SESSION, comparing_runs)
     private.install(exports.CONVERT_TO_TFLITE, plugin.paused())

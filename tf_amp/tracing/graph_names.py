@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tf_amp._tensorflow_private.tracing import TRACING_METHOD, outwards
@@ -51,24 +51,30 @@ def name_of(graph: Any) -> str:
     if not graph.building_function:
         return SESSION
     function = next((g for g in outwards(graph) if not _is_branch(g)), graph)
-    return readable(function.name, lambda: _frames_in(function))
+    return _readable(function.name, lambda: _frames_in(function), _place)
 
 
 def name_of_call(function: str) -> str:
     """Return the name of a function that is called here, as TensorFlow names it."""
-    return readable(function, lambda: iter([_frames_here()]))
+    return _readable(function, lambda: [_frames_here()], _call)
 
 
-def readable(name: str, stacks: Callable[[], Iterator[list[Frame]]]) -> str:
+def _readable(
+    name: str,
+    stacks: Callable[[], Iterable[list[Frame]]],
+    place_in: Callable[[list[Frame]], str],
+) -> str:
     """Return a name that says where in the program something is.
 
     Args:
       name: as TensorFlow has it; returned where nothing is known that says more.
       stacks: returns the frames around some operations, outermost first.
+      place_in: returns from these where a function is that has no name.
     """
-    find = _keras_method if _OF_KERAS.fullmatch(name) else None
-    find = _place if name in _UNNAMED else find
-    return name if find is None else next(filter(None, map(find, stacks())), name)
+    find = _keras_method if _OF_KERAS.fullmatch(name) else place_in
+    if find is place_in and name not in _UNNAMED:
+        return name
+    return next(filter(None, map(find, stacks())), name)
 
 
 def _is_branch(graph: Any) -> bool:
@@ -101,10 +107,18 @@ def _place(frames: list[Frame]) -> str:
     if TRACING_METHOD not in names:
         return ""
     begin = len(names) - names[::-1].index(TRACING_METHOD)
-    own = (*frames[begin:], *frames[:begin][::-1])
-    place = next((f for f in own if not _LIBRARIES.search(f.filename)), None)
+    return _line_of("function at", (*frames[begin:], *frames[:begin][::-1]))
+
+
+def _call(frames: list[Frame]) -> str:
+    """Return the line of the program that is under way."""
+    return _line_of("function called at", frames[::-1])
+
+
+def _line_of(what: str, frames: Iterable[Frame]) -> str:
+    place = next((f for f in frames if not _LIBRARIES.search(f.filename)), None)
     if place is None:
         return ""
     if _TYPED_IN.search(place.filename):
-        return f"function at line {place.lineno}"
-    return f"function at {os.path.basename(place.filename)}:{place.lineno}"
+        return f"{what} line {place.lineno}"
+    return f"{what} {os.path.basename(place.filename)}:{place.lineno}"

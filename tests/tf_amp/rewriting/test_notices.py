@@ -157,17 +157,102 @@ def test_what_xla_compiles_on_a_cpu_is_not_said_to_be_the_fault_of_the_cpu(
     assert "doctor" not in line and line.endswith("(docs/xla.md) (AMP102)")
 
 
-def test_a_function_traced_before_is_named_as_the_mistake_it_is() -> None:
-    late = """
-import tf_amp
-step.get_concrete_function()
-tf_amp.enable()
-step()
+KERAS_BEFORE = """
+import numpy as np, keras, tf_amp
+model = keras.Sequential([keras.layers.Dense(64), keras.layers.Dense(64)])
+model.compile("sgd", "mse")
+data = np.ones((64, 64))
+model.fit(data, data, verbose=0)
 """
-    (line,) = lines_of(TRAINING + late, {})
-    assert line.startswith("step stays float32, for it was traced before")
-    assert "enable it before the first call of the function" in line
-    assert line.endswith("(AMP103)")
+IN_A_SESSION = """
+import tensorflow as tf, tf_amp
+with tf.Graph().as_default():
+    x = tf.random.normal((64, 64))
+    product = x @ x
+    session = tf.compat.v1.Session()
+"""
+ENABLE = "import tf_amp\ntf_amp.enable()\n"
+REMEDY = (
+    "stays float32, for it was traced before mixed precision was on; enable it before "
+    "the first call, or afterwards make the function anew (of a Keras model: compile "
+    "it again) (AMP103)"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (f"{TRAINING}step.get_concrete_function()\n{ENABLE}step()\nstep()", "step"),
+        (f"{TRAINING}step()\n{ENABLE}step()\nstep()", "step"),
+        (
+            f"{TRAINING}{ENABLE}tf_amp.disable()\nstep()\ntf_amp.enable()\nstep()",
+            "step",
+        ),
+        (
+            TRAINING.replace("@tf.function", "@tf.function(jit_compile=True)")
+            + f"step()\n{ENABLE}step()",
+            "step",
+        ),
+        (
+            f"{TRAINING}product = tf.function(lambda: data @ weight)\nproduct()\n"
+            f"{ENABLE}product()",
+            "function called at line 17",
+        ),
+        (
+            f"{KERAS_BEFORE}{ENABLE}model.fit(data, data, verbose=0)",
+            "training step of `fit`",
+        ),
+    ],
+)
+def test_what_was_traced_before_is_named_once_with_what_to_do(
+    program: str, name: str
+) -> None:
+    assert lines_of(program, {}) == [f"{name} {REMEDY}"]
+
+
+def test_a_session_made_before_is_named_too() -> None:
+    run = "session.run(product)\n"
+    (line,) = lines_of(IN_A_SESSION + run + ENABLE + run + run, {})
+    assert line.startswith("graph of a Session stays float32, for it was traced before")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        # What has nothing to gain, and what the program has taken out itself.
+        "import tensorflow as tf\nadd = tf.function(lambda x: x + x)\nadd(1.0)\n"
+        f"{ENABLE}add(1.0)",
+        f"{TRAINING}step()\n{ENABLE}with tf_amp.float32_scope():\n"
+        "    tf.function(step.python_function)()",
+        f"{TRAINING}pairs = tf.data.Dataset.range(3).map(lambda _: data @ weight)\n"
+        f"{ENABLE}list(pairs)",
+        f"{TRAINING}step()\nimport tf_amp\ntf_amp.enable(verbose=False)\nstep()",
+        f"{TRAINING}step()\n{ENABLE}tf_amp.disable()\nstep()",
+    ],
+)
+def test_nothing_is_said_of_what_no_order_of_calls_would_change(program: str) -> None:
+    assert not [line for line in lines_of(program, {}) if "(AMP103)" in line]
+
+
+def test_what_was_saved_before_is_not_taken_for_what_was_traced_before(
+    tmp_path: pathlib.Path,
+) -> None:
+    program = f"""
+class Model(tf.Module):
+    def __init__(self):
+        self.weight = weight
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 1024))])
+    def product(self, x):
+        return tf.nn.relu(x @ self.weight)
+
+tf.saved_model.save(Model(), {str(tmp_path)!r})
+{ENABLE}
+model = tf.saved_model.load({str(tmp_path)!r})
+model.product(data)
+"""
+    lines = lines_of(TRAINING + program, GAINS)
+    assert lines and not [line for line in lines if "(AMP103)" in line]
 
 
 def compared_lines(slow: str, cache: pathlib.Path) -> list[str]:

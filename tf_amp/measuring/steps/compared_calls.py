@@ -58,6 +58,7 @@ class _Callee(CallCount):
       key: of a function its name, of a run what is fed, fetched and run.
       is_run: whether it is a run.
       is_compiled: whether it is a function that XLA compiles.
+      is_new: whether it is called for the first time, as far as is known.
       comparison: that it takes part in.
       instances: by label, the names of a compiled function's instances.
     """
@@ -65,6 +66,7 @@ class _Callee(CallCount):
     key: Hashable = None
     is_run: bool = False
     is_compiled: bool = False
+    is_new: bool = True
     comparison: StepComparison | None = None
     instances: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
@@ -107,12 +109,20 @@ _of_sessions: weakref.WeakKeyDictionary[Any, dict[Hashable, _Callee]] = (
 )
 
 
-def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the method that calls a function in eager mode."""
+def comparing_calls(
+    call_function: Callable[..., Any], first_called: Callable[[Any, bytes], None]
+) -> Callable[..., Any]:
+    """Wrap the method that calls a function in eager mode.
+
+    Something is done at its first call, and at the first after `begin_anew`.
+    """
 
     @functools.wraps(call_function)
     def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
         callee = _of_functions.get(name) or _function(name)
+        if callee.is_new:
+            callee.is_new = False
+            _called(callee, MIXED, first_called, context, name)
 
         def call(label: str) -> Any:
             instance = callee.instance(label)
@@ -133,16 +143,28 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
     return call_in_turn
 
 
+def begin_anew() -> None:
+    """Take the next call of each function for its first."""
+    of_sessions = [
+        callee for each in [*_of_sessions.values()] for callee in [*each.values()]
+    ]
+    for callee in (*tuple(_of_functions.values()), *of_sessions):
+        callee.is_new = True
+
+
 def _function(name: bytes) -> _Callee:
     return _of_functions.get(name) or _of_functions.setdefault(name, _Callee(key=name))
 
 
 def comparing_runs(
-    run: Callable[..., Any], times_changed: Callable[[Any], int]
+    run: Callable[..., Any],
+    times_changed: Callable[[Any], int],
+    first_called: Callable[[Any], None],
 ) -> Callable[..., Any]:
     """Wrap the method that runs a graph in a Session.
 
-    The graph is optimized anew, too, as often as its settings have changed.
+    The graph is optimized anew, too, as often as its settings have changed. Something
+    is done at the first run, as with functions.
     """
 
     @functools.wraps(run)
@@ -156,6 +178,9 @@ def comparing_runs(
         key = (frozenset(feeds), *names)
         of_session = _of_sessions.setdefault(session, {})
         callee = of_session.setdefault(key, _Callee(key=key, is_run=True))
+        if callee.is_new:
+            callee.is_new = False
+            first_called(session)
 
         def call(label: str) -> Any:
             number = anew + LABELS.index(label)
