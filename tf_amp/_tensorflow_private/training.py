@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from tf_amp._tensorflow_private import (
     Hook,
     Method,
@@ -262,12 +263,11 @@ def with_slope(
 def branching_on_references() -> Iterator[None]:
     """Let branches of a `tf.Graph` update variables that are not resources.
 
-    Only branches of the first kind can, which TensorFlow makes where these variables
-    are the default; a program may have mixed the two.
+    Only branches of the first kind can: they are made where the graph holds any such
+    variable, whatever is the default of the program.
     """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    references = not tf.compat.v1.resource_variables_enabled()
-    if graph is None or graph.building_function or not references:
+    if graph is None or graph.building_function or not _holds_references(graph):
         yield
         return
     module = importlib.import_module("tensorflow.python.ops.control_flow_util")
@@ -282,6 +282,11 @@ def branching_on_references() -> Iterator[None]:
         yield
     finally:
         module.__dict__["ENABLE_CONTROL_FLOW_V2"] = before
+
+
+def _holds_references(graph: Any) -> bool:
+    """Return whether there are variables in a graph that are not resources."""
+    return any(op.type in REF_VARIABLE_OPS for op in graph.get_operations())
 
 
 @unless_gone(

@@ -32,6 +32,10 @@ def reference_variables():
         v1.enable_resource_variables()
 
 
+def on_request():
+    return v1.variable_scope(v1.get_variable_scope(), use_resource=False)
+
+
 def loss_of(x):
     with v1.variable_scope("model", reuse=v1.AUTO_REUSE):
         first = v1.get_variable("first", [4, 8])
@@ -69,8 +73,9 @@ def check_skips(train, feed, bad_feed):
         return figures(session)
 
 
-def test_reference_variables_stay():
-    with reference_variables(), a_graph(DynamicLossScale(initial=2.0**10)):
+@pytest.mark.parametrize("references", [reference_variables, on_request])
+def test_reference_variables_stay(references):
+    with a_graph(DynamicLossScale(initial=2.0**10)), references():
         x, step = batch(), v1.train.get_or_create_global_step()
         optimizer = v1.train.AdamOptimizer(0.1)
         train = optimizer.minimize(loss_of(x), global_step=step)
