@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.counts import counted
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.training.report import LossScaleState
+
+_IN_DOUBT = (Outcome.OPEN.value, Outcome.WITHHELD.value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +27,14 @@ class ComparedSteps:
     is_faster: bool
     ratio: float
     pairs: int
+
+    def __str__(self) -> str:
+        """Say what was measured, and what has become of the plan."""
+        stays = "it stays" if self.is_faster else "float32 stays"
+        return (
+            f"steps have been compared: {self.ratio:.2f}x as fast as float32 in "
+            f"{counted(self.pairs, 'pair')}, so that {stays}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +139,17 @@ def _joined(name: str, records: Sequence[Record]) -> Record:
         field: tuple(each for record in records for each in getattr(record, field))
         for field in ("plans", "compared", "predictions", "verifications", "runs")
     }
-    plans = dict.fromkeys(found["plans"])
+    plans = [_decided(p, found["compared"]) for p in dict.fromkeys(found["plans"])]
     found["plans"] = tuple(sorted(plans, key=lambda plan: -plan.seconds_before))
     return Record(name, **found)
+
+
+def _decided(plan: Plan, compared: Iterable[ComparedSteps]) -> Plan:
+    """Return a plan that was in doubt with what steps have decided since."""
+    if plan.outcome not in _IN_DOUBT:
+        return plan
+    own = [each for each in compared if each.graph == plan.graph]
+    return dataclasses.replace(plan, outcome=str(own[-1])) if own else plan
 
 
 def _from_prediction(values: dict[str, Any]) -> Record:

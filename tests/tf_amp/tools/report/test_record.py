@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
+from grappler_pass.planning.draft import Outcome
+from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ConfigError, UnreadableRecordError
 from tf_amp.tools.report.record import Record, record_from_path
 from tf_amp.tools.report.record_page import html_from_record
@@ -63,6 +65,22 @@ def test_a_folder_is_read_whole_but_for_what_is_not_ours(folder):
     html = html_from_record(record)
     for text in ("1.25x", "Numbers of", "Predicted and measured times", "Not recorded"):
         assert text in html
+
+
+@pytest.mark.parametrize(("is_faster", "end"), [(True, "it"), (False, "float32")])
+def test_what_steps_have_decided_is_in_doubt_no_more(folder, texts, is_faster, end):
+    plan = Plan.from_json(texts["1.plan.json"])
+    in_doubt = dataclasses.replace(plan, outcome=Outcome.OPEN.value)
+    (folder / "1.plan.json").write_text(in_doubt.to_json())
+    steps = {**json.loads(texts["1.steps.json"]), "is_faster": is_faster}
+    (folder / "1.steps.json").write_text(json.dumps(steps))
+    found = [each for each in record_from_path(folder).plans if each.outcome]
+    assert [each.outcome for each in found] == [
+        "steps have been compared: 1.25x as fast as float32 in 9 pairs, so that "
+        f"{end} stays"
+    ]
+    (folder / "1.steps.json").unlink()
+    assert Outcome.OPEN.value in html_from_record(record_from_path(folder))
 
 
 def test_the_largest_error_is_on_top(folder):
