@@ -53,7 +53,7 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
         f"{_WHAT[role]} has {len(low)} of {len(plan.decisions)} float type attributes "
         f"({share:.0%} of the time) in {plan.low_dtype}; predicted "
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
-        f"per {per} ({plan.predicted_speedup:.2f}x)."
+        f"per {per} ({plan.speedup_text})."
     )
 
 

@@ -24,6 +24,8 @@ class ArbitraryPrices:
     profile: DeviceProfile = dataclasses.field(
         default_factory=lambda: DeviceProfile.load("cpu-generic")
     )
+    # Nearly nothing, so that colors mix.
+    cast_scale: float = 0.05
 
     def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds by op and shapes, alike for both of the 16-bit types."""
@@ -31,8 +33,8 @@ class ArbitraryPrices:
         return self._drawn(f"{call.op} {shapes} {dtype == 'float32'}", 1.0)
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:
-        """Return seconds, nearly nothing, so that colors mix."""
-        return self._drawn(f"{elements} {source == 'float32'}", 0.05)
+        """Return seconds by size and direction."""
+        return self._drawn(f"{elements} {source == 'float32'}", self.cast_scale)
 
     def _drawn(self, text: str, scale: float) -> Price:
         drawn = zlib.crc32(f"{self.seed} {text}".encode()) / 2**32

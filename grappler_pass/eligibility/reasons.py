@@ -14,9 +14,12 @@ class Cause(enum.Enum):
     """Why something is as it is; the value is the sentence `explain` prints."""
 
     GAIN = "16 bits are faster here, casts included"
+    NEIGHBORS = "in 16 bits because its neighbors are"
+    MEMORY = "16 bits are about as fast, and its results take half the memory"
     FORCED = "eligible, and the optimization level does not ask what it costs"
     RESUMED_LOW = "16 bits, as in the run that is resumed"
     COST = "eligible, but float32 is at least as fast, casts included"
+    CASTS = "faster in 16 bits, but not with the casts that it would need"
     WRITTEN = "hands on a variable's memory, which may be written before it is read"
     ISLAND = "eligible, but no matrix product or convolution beside it is in 16 bits"
     MARGIN = "the whole plan gains too little to be applied"
@@ -69,11 +72,12 @@ class Cause(enum.Enum):
     FUSION_OFF = "switched off"
 
 
-LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
+LOW = (Cause.GAIN, Cause.NEIGHBORS, Cause.MEMORY, Cause.FORCED, Cause.RESUMED_LOW)
 # Of what might have been in 16 bits.
 DECIDED = (
     *LOW,
     Cause.COST,
+    Cause.CASTS,
     Cause.WRITTEN,
     Cause.ISLAND,
     Cause.MARGIN,

@@ -72,6 +72,20 @@ def cast_seconds(term: CastTerm, low: Sequence[bool]) -> float:
     return term.down_seconds if any(readers_low) else 0.0
 
 
+def seconds_of_flips(problem: Problem, low: Sequence[bool]) -> list[float]:
+    """Return what the assignment costs more if one variable changes, for each."""
+    own = zip(low, problem.float32_seconds, problem.low_seconds, strict=True)
+    more = [f32_s - low_s if is_low else low_s - f32_s for is_low, f32_s, low_s in own]
+    flipped = list(low)
+    for term in problem.casts:
+        present = cast_seconds(term, low)
+        for variable in {term.producer, *term.readers} - {FLOAT32_SIDE}:
+            flipped[variable] = not low[variable]
+            more[variable] += cast_seconds(term, flipped) - present
+            flipped[variable] = low[variable]
+    return more
+
+
 def minimum_cut(problem: Problem, *, low_at_ties: bool = False) -> tuple[bool, ...]:
     """Return for every variable whether it is low; ties go to float32 by default.
 
@@ -151,7 +165,8 @@ def _capacities(edges: Sequence[_Edge], vertices: int) -> csr_matrix:
     matrix = coo_matrix(
         (capacities, (rows, columns)), shape=(vertices, vertices)
     ).tocsr()
-    assert matrix.data.max(initial=0) <= INFINITY, "an infinite edge is given twice"
+    # What has no choice may pay for a cast on the same edge.
+    matrix.data = np.minimum(matrix.data, INFINITY)
     return matrix.astype(np.int32)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from grappler_pass.costs.errors import KINDRED
 from grappler_pass.costs.work.op_classes import GATHER, MOVEMENT
@@ -38,7 +38,7 @@ def color_slots(draft: Draft) -> Draft:
     settings = draft.settings
     count = len(draft.slots.slots)
     nothing = dataclasses.replace(
-        draft, low=(False,) * count, fallback=(Cause.COST,) * count
+        draft, low=(False,) * count, fallback=(Cause.ISLAND,) * count
     )
     if not draft.has_candidates:
         return nothing
@@ -50,31 +50,57 @@ def color_slots(draft: Draft) -> Draft:
     variables = Variables.from_constraints(draft.constraints)
     problem = problem_from_prices(draft, variables)
     forced = settings.opt_level in FORCED
-    if forced:
-        low = list(_forced_colors(draft, variables, problem))
-    else:
-        low = list(minimum_cut(problem_from_prices(draft, variables, settings.tie)))
-    causes = dict.fromkeys(variables.of_slots(draft.written_slots), Cause.WRITTEN)
-    for variable in causes:
-        low[variable] = False
-    for variable in islands(problem, low, variables.of_slots(draft.constraints.allow)):
-        low[variable] = False
-        causes.setdefault(variable, Cause.ISLAND)
+    low, causes = _colors(draft, variables, problem)
     gain = _gain(draft, variables, problem, low)
     colors = variables.spread(low)
     is_sure = forced or gain.is_sure(settings.margin)
     may_be_tried = settings.own_steps is not None and gain.may_be_worth_it
     if not is_sure and not may_be_tried:
-        spared = tuple(Cause.MARGIN if is_low else Cause.COST for is_low in colors)
-        return dataclasses.replace(nothing, fallback=spared)
+        causes |= {v: Cause.MARGIN for v, is_low in enumerate(low) if is_low}
+    fallback = tuple(causes.get(v, Cause.COST) for v in variables.of_slot)
+    if not is_sure and not may_be_tried:
+        return dataclasses.replace(nothing, fallback=fallback)
     return dataclasses.replace(
         draft,
         low=colors,
-        fallback=tuple(causes.get(v, Cause.COST) for v in variables.of_slot),
+        fallback=fallback,
         gain_error=gain.error,
         is_sure=is_sure,
         is_certain=gain.is_certain and _is_priced_here(draft, colors),
     )
+
+
+def _colors(
+    draft: Draft, variables: Variables, problem: Problem
+) -> tuple[tuple[bool, ...], dict[int, Cause]]:
+    """Return which variables are low, and why some had no choice.
+
+    What is kept in float32 after a cut changes what its neighbors cost, so that it is
+    cut again.
+    """
+    if draft.settings.opt_level in FORCED:
+        wanted = _forced_problem(draft, variables, problem)
+    else:
+        wanted = problem_from_prices(draft, variables, draft.settings.tie)
+    allowed = variables.of_slots(draft.constraints.allow)
+    causes = dict.fromkeys(variables.of_slots(draft.written_slots), Cause.WRITTEN)
+    while True:
+        low = _cut(wanted, causes, low_at_ties=draft.settings.opt_level in FORCED)
+        found = islands(problem, low, allowed)
+        if not found:
+            return low, causes
+        causes |= dict.fromkeys(found, Cause.ISLAND)
+
+
+def _cut(
+    problem: Problem, float32: Collection[int], *, low_at_ties: bool
+) -> tuple[bool, ...]:
+    """Return the minimum cut in which some variables are float32."""
+    costs = zip(problem.float32_seconds, problem.low_seconds, strict=True)
+    sides = [(0.0, math.inf) if v in float32 else both for v, both in enumerate(costs)]
+    float32_seconds, low_seconds = zip(*sides, strict=True)
+    pinned = Problem(float32_seconds, low_seconds, problem.casts)
+    return minimum_cut(pinned, low_at_ties=low_at_ties)
 
 
 def _is_priced_here(draft: Draft, colors: Sequence[bool]) -> bool:
@@ -105,18 +131,15 @@ def _gain(
     return Gain(seconds, error, draft.beside_nodes + sum(draft.prices.float32))
 
 
-def _forced_colors(
-    draft: Draft, variables: Variables, problem: Problem
-) -> tuple[bool, ...]:
-    """Return for every variable whether it is low: all but what makes casts smaller.
+def _forced_problem(draft: Draft, variables: Variables, problem: Problem) -> Problem:
+    """Return a problem whose minimum cut is low but for what makes casts smaller.
 
       exp(f32) --> slice(low) --> matmul(low)     casts all that the slice reads
       exp(f32) --> slice(f32) --> matmul(low)     casts what is left of it
 
-    Values are rounded and moved in either order, so that results are the same. This is
-    the cheapest assignment in which whatever computes is low: the level does not ask
-    what that costs. Data movement counts as no slower in 16 bits than in float32, so
-    that it is low unless that saves on casts.
+    Values are rounded and moved in either order, so that results are the same. What
+    computes is low: the level does not ask what that costs. Data movement counts as no
+    slower in 16 bits than in float32, so that it is low unless that saves on casts.
     """
     computing = {
         variable
@@ -126,5 +149,4 @@ def _forced_colors(
     float32 = [math.inf if v in computing else 0.0 for v in range(variables.count)]
     for _, variable, seconds, low in priced_nodes(draft, variables):
         float32[variable] += max(0.0, seconds - low)
-    movement = Problem(float32, [0.0] * variables.count, problem.casts)
-    return minimum_cut(movement, low_at_ties=True)
+    return Problem(float32, [0.0] * variables.count, problem.casts)

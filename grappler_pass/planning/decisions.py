@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from grappler_pass.graph.shapes import Shape, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
 from grappler_pass.graph.view import Port
+from grappler_pass.planning.assignment import FLOAT32_SIDE, seconds_of_flips
 from grappler_pass.planning.casts import CastPlan
-from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.cut_problem import Variables, problem_from_prices
+from grappler_pass.planning.draft import FORCED, Draft
 from grappler_pass.planning.memory import peak_bytes
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 
@@ -24,9 +26,10 @@ def plan_from_draft(draft: Draft) -> Plan:
         seconds_before = draft.beside_nodes + sum(prices.float32)
         seconds_after = draft.beside_nodes + _seconds_of_nodes(draft, cast_seconds)
     before, after = _peaks(draft)
+    others = _other_seconds(draft)
     return Plan(
         decisions=tuple(
-            _decision(draft, slot, cast_seconds)
+            _decision(draft, slot, cast_seconds, others[slot])
             for slot in range(len(draft.slots.slots))
         ),
         low_dtype=settings.low_dtype,
@@ -88,7 +91,25 @@ def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
     return seconds
 
 
-def _decision(draft: Draft, slot: int, cast_seconds: Mapping[int, float]) -> Decision:
+def _other_seconds(draft: Draft) -> Sequence[float | None]:
+    """Return for each slot what its other type alone would take more, with casts."""
+    if draft.prices is None or not any(draft.constraints.eligible):
+        return (None,) * len(draft.low)
+    variables = Variables.from_constraints(draft.constraints)
+    low = [False] * variables.count
+    for variable, is_low in zip(variables.of_slot, draft.low, strict=True):
+        if is_low:
+            low[variable] = True
+    more = seconds_of_flips(problem_from_prices(draft, variables), low)
+    return [None if v == FLOAT32_SIDE else more[v] for v in variables.of_slot]
+
+
+def _decision(
+    draft: Draft,
+    slot: int,
+    cast_seconds: Mapping[int, float],
+    other_seconds: float | None,
+) -> Decision:
     slots = draft.slots
     node = slots.node_of[slot]
     is_low = draft.low[slot]
@@ -100,27 +121,46 @@ def _decision(draft: Draft, slot: int, cast_seconds: Mapping[int, float]) -> Dec
         slot=slots.slots[slot],
         op=draft.view.nodes[node].op,
         dtype=dtype,
-        reason=_reason(draft, slot),
+        reason=_reason(draft, slot, cast_seconds.get(node, 0.0), other_seconds),
         seconds_float32=draft.prices.float32[node] if priced else 0.0,
         seconds_low=draft.prices.low[node] if priced else None,
         cast_seconds=cast_seconds.get(node, 0.0) if first else 0.0,
+        other_seconds=other_seconds,
         shape=_shape(draft, node, slot),
         source=draft.prices.sources[node] if priced else "",
         error=max(draft.prices.errors[node]) if priced else 0.0,
     )
 
 
-def _reason(draft: Draft, slot: int) -> Reason:
+def _reason(
+    draft: Draft, slot: int, cast_seconds: float, other_seconds: float | None
+) -> Reason:
     constraints = draft.constraints
     given = constraints.reasons[slot]
     if not constraints.eligible[slot]:
         return given
     if not draft.low[slot]:
-        return Reason(draft.fallback[slot] or Cause.COST, given.detail)
+        cause = draft.fallback[slot] or Cause.COST
+        if cause is Cause.COST and _saved(draft, slot) > 0.0:
+            cause = Cause.CASTS
+        return Reason(cause, given.detail)
     if draft.recalled is not None:
         return Reason(Cause.RESUMED_LOW, given.detail)
-    priced = draft.settings.opt_level == "O1"
-    return Reason(Cause.GAIN if priced else Cause.FORCED, given.detail)
+    if draft.settings.opt_level in FORCED:
+        return Reason(Cause.FORCED, given.detail)
+    if _saved(draft, slot) > cast_seconds:
+        return Reason(Cause.GAIN, given.detail)
+    is_held = other_seconds is not None and other_seconds > 0.0
+    return Reason(Cause.NEIGHBORS if is_held else Cause.MEMORY, given.detail)
+
+
+def _saved(draft: Draft, slot: int) -> float:
+    """Return what a slot's node takes less in 16 bits, without casts."""
+    if draft.prices is None:
+        return 0.0
+    node = draft.slots.node_of[slot]
+    low = draft.prices.low[node]
+    return 0.0 if low is None else draft.prices.float32[node] - low
 
 
 def _shape(draft: Draft, node: int, slot: int) -> Shape | None:

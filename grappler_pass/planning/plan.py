@@ -42,6 +42,9 @@ class Decision:
         node's first: a node is priced once).
       seconds_low: the same at the low dtype; None where it was never an option.
       cast_seconds: predicted seconds of the casts in front of this node.
+      other_seconds: predicted seconds per step that this slot alone, and what is tied
+        to it, would take more in the other of the two types, with the casts that would
+        come and go; None where there was no other.
       shape: of the slot's first port; None where unknown.
       source: where the price comes from: "learned" (from steps), "profile" or
         "roofline"; of two the less sure one.
@@ -55,6 +58,7 @@ class Decision:
     seconds_float32: float = 0.0
     seconds_low: float | None = None
     cast_seconds: float = 0.0
+    other_seconds: float | None = None
     shape: tuple[int | None, ...] | None = None
     source: str = ""
     error: float = 0.0
@@ -65,6 +69,24 @@ class Decision:
         return self.reason.cause in LOW
 
     @property
+    def why(self) -> str:
+        """Return the reason as a sentence, with the figure that decided."""
+        cause, detail = self.reason
+        figure = self._figure_text()
+        sentence = f"{cause.value} ({figure})" if figure else cause.value
+        return f"{sentence}: {detail}" if detail else sentence
+
+    def _figure_text(self) -> str:
+        """Say what the other type would take, where the row's times do not show it."""
+        other = {Cause.NEIGHBORS: "float32", Cause.CASTS: "16 bits"}
+        if self.reason.cause not in other or self.other_seconds is None:
+            return ""
+        return (
+            f"{other[self.reason.cause]} here alone would take "
+            f"{max(self.other_seconds, 0.0) * _MILLI:.3g} ms more, casts included"
+        )
+
+    @property
     def gain_seconds(self) -> float:
         """Seconds saved per step by this row; negative where 16 bits cost."""
         if not self.is_low or self.seconds_low is None:
@@ -73,12 +95,13 @@ class Decision:
 
     def times(self, runs: float) -> Decision:
         """Return the row of a graph that runs so often in each step."""
-        low = self.seconds_low
+        low, other = self.seconds_low, self.other_seconds
         return dataclasses.replace(
             self,
             seconds_float32=runs * self.seconds_float32,
             seconds_low=None if low is None else runs * low,
             cast_seconds=runs * self.cast_seconds,
+            other_seconds=None if other is None else runs * other,
         )
 
 
@@ -101,6 +124,8 @@ class Fusion:
 
 _MILLI = 1e3
 _MEBI = 2**20
+# A plan that may be slower, or faster by more than this, is a guess.
+_WIDE = 2.0
 # What of a plan lists rewrites beside types.
 _FUSIONS = ("fusions", "traced_fusions", "declined_fusions")
 
@@ -182,6 +207,27 @@ class Plan(NotebookDisplay):
         )
         return dataclasses.replace(self, decisions=tuple(ranked))
 
+    @property
+    def speedup_text(self) -> str:
+        """Return the predicted speed-up, and between what it probably is."""
+        return ", ".join(
+            filter(None, (f"{self.predicted_speedup:.2f}x", self.speedup_range))
+        )
+
+    @property
+    def speedup_range(self) -> str:
+        """Say what the speed-up probably is; "" where errors are not known.
+
+        Errors are of logarithms, so that twice as fast is as far off as half.
+        """
+        if self.gain_error <= 0.0 or self.seconds_after <= 0.0:
+            return ""
+        factor = 1.0 + self.gain_error / self.seconds_after
+        least, most = self.predicted_speedup / factor, self.predicted_speedup * factor
+        if least < 1.0 and most > _WIDE:
+            return "not known before it runs"
+        return f"between {_times(least)} and {_times(most)}"
+
     def filter(
         self, *, op: str | None = None, reason: Cause | str | None = None
     ) -> Plan:
@@ -231,7 +277,7 @@ class Plan(NotebookDisplay):
             f"{self.profile or 'no profile'}), {self.casts} casts added, "
             f"{self.casts_removed} removed; predicted step "
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
-            f"ms ({self._speedup_text()}){self._memory_text()}; "
+            f"ms ({self.speedup_text}){self._memory_text()}; "
             f"kept: {kept or 'nothing'}{self._fusions_text()}"
             f"{self.outcome and f'; {self.outcome}'}"
             f"{self.unchecked and f'; {self.unchecked}'}"
@@ -243,13 +289,6 @@ class Plan(NotebookDisplay):
         counts = ", ".join(f"{rule} {count}" for rule, count in rules.items())
         return f"; fused: {counts}" if counts else ""
 
-    def _speedup_text(self) -> str:
-        speedup = f"{self.predicted_speedup:.2f}x"
-        if self.gain_error <= 0.0 or self.seconds_after <= 0.0:
-            return speedup
-        error = self.predicted_speedup * self.gain_error / self.seconds_after
-        return f"{speedup} ± {error:.2f}"
-
     def _memory_text(self) -> str:
         if not self.peak_bytes_before:
             return ""
@@ -258,8 +297,8 @@ class Plan(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
-        tables = table_text(self.decisions) + fusions_text(self.all_fusions)
-        return f"{self.summary()}\n{tables}"
+        tables = [table_text(self.decisions), fusions_text(self.all_fusions)]
+        return f"{self.summary()}\n" + "\n\n".join(filter(None, tables))
 
     def __rich__(self) -> Group:
         """Show in a terminal, folded to its width."""
@@ -293,6 +332,10 @@ class Plan(NotebookDisplay):
         for name in _FUSIONS:
             fields[name] = tuple(map(_fusion_from_json, fields.get(name, ())))
         return cls(decisions=rows, **fields)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 10.0 else f"{ratio:.0f}x"
 
 
 def _mebibytes(count: int) -> str:

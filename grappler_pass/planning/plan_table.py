@@ -56,7 +56,7 @@ def folded_table(decisions: Iterable[Decision]) -> Table:
             decision.dtype,
             _short(decision.seconds_float32),
             _low_and_casts(decision),
-            Text(str(decision.reason)),
+            Text(decision.why),
         )
     return table
 
@@ -102,7 +102,7 @@ def _cells(decision: Decision) -> tuple[str, ...]:
         _milliseconds(decision.cast_seconds),
         _price_text(decision),
         shape_text(decision.shape),
-        str(decision.reason),
+        decision.why,
     )
 
 

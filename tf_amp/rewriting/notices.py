@@ -164,7 +164,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         _job().add(plan, why)
         return
     if taking_part.is_news(Code.REWRITTEN):
-        speed = f"expected {plan.predicted_speedup:.2f}x"
+        speed = f"expected {plan.speedup_text}"
         _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
     _job().add(plan)
 

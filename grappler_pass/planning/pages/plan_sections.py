@@ -75,13 +75,13 @@ def _cards(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[Card, ...]:
     low = sum(node.seconds for node in nodes if node.main.is_low)
     low_nodes = sum(node.main.is_low for node in nodes)
     fused = Counter(f.rule for f in (*plan.fusions, *plan.traced_fusions))
-    error = plan.gain_error * _MILLI
+    span = plan.speedup_range
     cards = [
         Card(
             "predicted speed-up",
             f"{plan.predicted_speedup:.2f}x",
             f"{plan.seconds_before * _MILLI:.3g} to {plan.seconds_after * _MILLI:.3g} "
-            f"ms per step, ± {error:.2g}",
+            f"ms per step{span and f', {span}'}",
         ),
         Card(
             f"of the time in {plan.low_dtype}",
@@ -114,7 +114,7 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
                 _short(node.seconds_float32 * _MILLI),
                 _short(node.seconds * _MILLI),
                 types.of(node.main.dtype),
-                reasons.of(str(node.main.reason)),
+                reasons.of(node.main.why),
                 prefixes.of(node.prefix),
             )
         )
@@ -238,7 +238,7 @@ def _table(plan: Plan) -> Table:
                 _short(row.seconds_float32 * _MILLI),
                 "-" if row.seconds_low is None else _short(row.seconds_low * _MILLI),
                 _short(row.cast_seconds * _MILLI),
-                str(row.reason),
+                row.why,
             )
             for row in rows
         ),

@@ -15,6 +15,7 @@ from grappler_pass.planning.assignment import (
     Problem,
     islands,
     minimum_cut,
+    seconds_of_flips,
 )
 
 
@@ -65,6 +66,25 @@ def test_a_side_that_takes_infinitely_long_is_not_chosen() -> None:
     problem = Problem([math.inf, 0.0, 0.0], [0.0, math.inf, 0.0], [term])
     assert minimum_cut(problem) == (True, False, False)
     assert minimum_cut(problem, low_at_ties=True) == (True, False, True)
+
+
+def test_a_flip_costs_what_the_whole_assignment_then_costs_more() -> None:
+    for seed in range(60):
+        problem = random_problem(seed)
+        low = list(minimum_cut(problem))
+        flips = seconds_of_flips(problem, low)
+        for variable, more in enumerate(flips):
+            other = [is_low != (v == variable) for v, is_low in enumerate(low)]
+            difference = problem.seconds(other) - problem.seconds(low)
+            assert more == pytest.approx(difference, abs=1e-9), seed
+        assert min(flips) > -1e-6, seed
+
+
+def test_what_must_be_float32_may_read_a_tensor_that_is_cast_for_it_alone() -> None:
+    casts = [CastTerm(0, frozenset({1}), 1.0, 1.0)]
+    casts.append(CastTerm(FLOAT32_SIDE, frozenset({1}), 1.0, 1.0))
+    problem = Problem([3.0, 0.0], [0.0, math.inf], casts)
+    assert minimum_cut(problem) == (True, False)
 
 
 def test_a_cast_for_three_readers_is_charged_once() -> None:

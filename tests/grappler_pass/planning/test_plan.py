@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from rich.console import Console
 
 from grappler_pass.graph.type_slots import TypeSlot
-from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
+from grappler_pass.planning.plan import Cause, Decision, Fusion, Plan, Reason
 from tests.processes import ROOT
 
 names = st.text(min_size=1, max_size=12)
@@ -157,8 +157,35 @@ def test_the_summary_tells_of_memory_and_of_errors_where_they_are_known() -> Non
         peak_bytes_before=8 * 2**20,
         peak_bytes_after=5 * 2**20,
     )
-    assert "17 -> 11 ms (1.55x ± 0.14), activations 8 -> 5 MiB; kept" in known.summary()
-    assert "±" not in PLAN.summary() and "MiB" not in PLAN.summary()
+    assert (
+        "17 -> 11 ms (1.55x, between 1.42x and 1.69x), activations 8 -> 5 MiB; kept"
+    ) in known.summary()
+    assert "between" not in PLAN.summary() and "MiB" not in PLAN.summary()
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "text"),
+    [
+        (2e-3, 0.0, "8.50x"),
+        (3.87e-3, 11e-3, "4.39x, between 1.14x and 17x"),
+        (11e-3, 11e-3, "1.55x, not known before it runs"),
+        (16e-3, 2e-3, "1.06x, between 0.94x and 1.20x"),
+        (34e-3, 3e-3, "0.50x, between 0.46x and 0.54x"),
+    ],
+)
+def test_a_speed_up_is_shown_with_what_it_may_be(
+    after: float, error: float, text: str
+) -> None:
+    plan = dataclasses.replace(PLAN, seconds_after=after, gain_error=error)
+    assert plan.speedup_text == text
+    assert text in plan.summary()
+
+
+def test_tables_of_types_and_of_rewrites_are_set_apart() -> None:
+    fusion = Fusion("layer_norms", "mean", 1e-3, Reason(Cause.FUSED))
+    text = str(dataclasses.replace(PLAN, fusions=(fusion,)))
+    rows, fusions = text.split("\n\n")
+    assert rows.endswith("casts included") and fusions.startswith("rewrite ")
 
 
 def test_a_price_is_printed_with_its_source_and_error() -> None:
@@ -186,8 +213,8 @@ def test_rows_are_chosen_by_the_name_of_a_cause_in_any_case(reason):
             "denied",
             r"received 'denied' \(did you mean tied or deny\?\); allowed are gain,",
         ),
-        ("zzz", "received 'zzz'; allowed are gain, forced,"),
-        (3, "received 3; allowed are gain, forced,"),
+        ("zzz", "received 'zzz'; allowed are gain, neighbors,"),
+        (3, "received 3; allowed are gain, neighbors,"),
     ],
 )
 def test_a_cause_that_there_is_not_is_refused(reason, words):

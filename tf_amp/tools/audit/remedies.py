@@ -35,7 +35,7 @@ class Finding:
 
 def _held_by_rule(case: AuditedNode) -> Finding | None:
     """What the op lists and the caller keep in float32, whatever it costs."""
-    if case.is_low or case.cause in ("COST", "MARGIN"):
+    if case.is_low or case.cause in ("COST", "CASTS", "MARGIN"):
         return None
     return Finding(_reason_text(case), _list_remedy(case))
 
@@ -90,8 +90,7 @@ def _cast_heavy(case: AuditedNode) -> Finding | None:
     row = case.decision
     if case.is_low and row.cast_seconds < _CAST_SHARE * case.seconds:
         return None
-    saved = row.seconds_float32 - (row.seconds_low or row.seconds_float32)
-    if not case.is_low and (case.cause != "COST" or saved <= 0.0):
+    if not case.is_low and case.cause != "CASTS":
         return None
     why = (
         f"casts take {1e3 * row.cast_seconds:.3g} ms of it"

@@ -99,6 +99,8 @@ class Audit(NotebookDisplay):
         if self.plan.is_forgone:
             parts.append(Text(_NOTHING))
         parts.append(_figures(self))
+        if span := self.plan.speedup_range:
+            parts.append(Text(f"The ratio is {span}."))
         if self.guessed_shapes:
             parts.append(Text(_GUESSED))
         if self.obstacles:

@@ -103,7 +103,7 @@ def _all_graphs(record: Record, drawn: int) -> Section:
             plan.low_dtype if not plan.is_empty else "float32",
             float(f"{plan.seconds_before * _MILLI:.3g}"),
             float(f"{plan.seconds_after * _MILLI:.3g}"),
-            f"{plan.predicted_speedup:.2f}x",
+            plan.speedup_text,
             plan.summary(),
         )
         for plan in record.plans[:_MOST_PLANS]
@@ -138,7 +138,7 @@ def _compared(record: Record, other: Record) -> Section:
 def _speed(plan: Plan) -> str:
     return (
         f"{plan.seconds_before * _MILLI:.3g} to {plan.seconds_after * _MILLI:.3g} ms "
-        f"({plan.predicted_speedup:.2f}x)"
+        f"({plan.speedup_text})"
     )
 
 

@@ -93,7 +93,7 @@ def test_what_is_no_faster_in_16_bits_is_not_blamed_on_casts():
     slower = case(is_low=False, cast=0.0, low=5.0, cause="COST")
     slower.decision.reason = "float32 is at least as fast"
     assert finding_of(slower).why == "float32 is at least as fast"
-    kept = case(is_low=False, cast=0.0, cause="COST", beside=[DENIED])
+    kept = case(is_low=False, cast=0.0, cause="CASTS", beside=[DENIED])
     assert "casts around it" in finding_of(kept).why
     # Of a plan that gains too little as a whole, its casts are not the reason.
     dropped = case(is_low=False, cast=0.0, cause="MARGIN")
