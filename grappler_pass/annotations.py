@@ -23,6 +23,9 @@ LOSS_SCALE = "_tf_amp_loss_scale"
 # On what takes the scale out of what was read: which of its outputs that is, where all
 # that is scaled by it is unscaled in the same graph, else -1.
 SCALE = "_tf_amp_scale"
+# On what makes a scale whose gradients can be taken again without it, in its graph:
+# which output it is, and where the state counts (`rewriting.second_try.calls`).
+AGAIN = "_tf_amp_again"
 # On an optimizer's kernel that takes the place of what Keras writes: the rule's name.
 FUSED = "_tf_amp_fused"
 # On what passes the inputs of a step that overflowed to this process.
@@ -33,6 +36,11 @@ REWRITTEN = "_tf_amp_rewritten"
 # The name scope in which it is found out whether gradients are finite, and the state of
 # a loss scale is adjusted. What leaves it are flags that are True where they are.
 SCALE_UPDATE = "tf_amp_scale_update"
+# The name of branches taken where gradients are finite: those in that scope count them,
+# the others hold an optimizer's step.
+FINITE_BRANCH = "tf_amp_if_finite"
+# The name scope of what an assignment does unless gradients overflowed.
+SKIPPED_ASSIGNMENT = "tf_amp_unless_overflowed"
 
 
 def mark(made: NodeDef, given: NodeDef) -> None:

@@ -21,7 +21,7 @@ from tf_amp.rewriting.compiled import instances
 from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config, in_force, settings_here, stamp_graph
-from tf_amp.training.finiteness import finite_branches
+from tf_amp.training.finiteness import finite_branches, second_tries
 from tf_amp.training.overflow import origin as overflow_origin
 
 # Under strict settings; what was traced under them keeps them.
@@ -117,6 +117,11 @@ def _build_host() -> None:
                 "lighten",
                 "keeps a Switch in front of each variable",
                 finite_branches.lightened,
+            ),
+            host.Step(
+                "second try",
+                "leaves gradients that overflow as they are",
+                second_tries.added,
             ),
             host.Step(
                 "watch",

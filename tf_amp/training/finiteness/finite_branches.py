@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from grappler_pass.annotations import FINITE_BRANCH
+
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
 
-# The name of these branches, which is part of those of their Switches.
-NAME = "tf_amp_if_finite"
-_NAME = NAME.encode()
+_NAME = FINITE_BRANCH.encode()
 
 
 def lightened(given: bytes, running: bytes, item: Callable[[], Item]) -> bytes | None:
@@ -38,5 +38,5 @@ def lightened(given: bytes, running: bytes, item: Callable[[], Item]) -> bytes |
 
     before = graph_def = GraphDef.FromString(running)
     for lighten in (lighten_branches, merge_equal_reads, without_known_branches):
-        graph_def = lighten(graph_def, NAME, item()) or graph_def
+        graph_def = lighten(graph_def, FINITE_BRANCH, item()) or graph_def
     return None if graph_def is before else bytes(graph_def.SerializeToString())

@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.annotations import FINITE_BRANCH
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.protocol import Seen, State, check_names, find_rests
-from tf_amp.training.finiteness import finite_branches
 from tf_amp.training.finiteness.of_gradients import largest_of, must_select
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 
@@ -94,7 +94,7 @@ class ScaleUpdate:
                 return tf.identity(finite)
 
         ordinary = sum_is_finite if rests is None else sum_is_finite & rests
-        return tf.cond(ordinary, take_note, take_care, name=finite_branches.NAME)
+        return tf.cond(ordinary, take_note, take_care, name=FINITE_BRANCH)
 
     def _rests(self) -> Any:
         """Return whether a finite step does nothing but count; None: not known."""

@@ -36,6 +36,7 @@ from tf_amp.training.gradients.results import handed_on
 from tf_amp.training.gradients.seed_gradients import dtype_of
 from tf_amp.training.loss_scale.gradient_marks import (
     mark_scale,
+    mark_second_try,
     mark_unscaled,
     scale_update_scope,
 )
@@ -162,19 +163,20 @@ class ScaledCall:
 
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
-            mark_scale(self.scale, self._ends_here(unscaled))
+            ends_here = self._ends_here(unscaled)
+            mark_scale(self.scale, ends_here)
+            if ends_here and not must_select():
+                mark_second_try(self.scale, self._state.names["counters"])
             is_ordinary = private.can_merge() and not self._is_repeated
             if is_ordinary and private.in_function() and not must_select():
                 return self._checked_in_one(unscaled)
-            with scale_update_scope():
-                finite = are_finite(unscaled)
-            return self._checked(unscaled, finite)
+            return self._checked(unscaled, lambda: are_finite(unscaled))
 
         return map_scalable(finish, gradients)
 
     def checked_results(self, values: Any, finite: Any) -> Any:
         """Return what was made of unscaled gradients, known to be finite or not."""
-        return map_scalable(lambda parts: self._checked(parts, finite), values)
+        return map_scalable(lambda parts: self._checked(parts, lambda: finite), values)
 
     def _ends_here(self, unscaled: Sequence[Any]) -> bool:
         """Say whether all of a call is in one graph, branch and loop, of this process.
@@ -188,14 +190,18 @@ class ScaledCall:
         in_frames = any(frames_of(gradient.op) for gradient in unscaled)
         return is_here and not in_frames and private.can_merge()
 
-    def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
-        """Adjust the loss scale; return the gradients, which show how they came out."""
-        # Functions and graphs pass overflows on.
-        if tf.executing_eagerly() and not bool(finite):
-            warn_of_overflow(float(self.scale))
+    def _checked(self, unscaled: Sequence[Any], look: Callable[[], Any]) -> list[Any]:
+        """Adjust the loss scale; return the gradients, which show how they came out.
+
+        `look` returns whether they are finite.
+        """
         scale_update = self._scale_update(unscaled)
         adjusting: list[Any]
         with scale_update_scope():
+            finite = look()
+            # Functions and graphs pass overflows on.
+            if tf.executing_eagerly() and not bool(finite):
+                warn_of_overflow(float(self.scale))
             watched = overflow_inputs.watch(
                 scale_update.but_for_earlier(finite), self._reading, self.loss_scale
             )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
+from grappler_pass.annotations import AGAIN, BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 
 
@@ -42,6 +43,20 @@ def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
         return
     if attribute_of(scale.op, SCALE, 0) >= 0:
         put_attribute(scale.op, SCALE, i=scale.value_index if is_unscaled_here else -1)
+
+
+def mark_second_try(scale: Any, counters: Sequence[str]) -> None:
+    """Let gradients of a scaled loss be taken again without the scale, in this graph.
+
+    Args:
+      scale: scalar.
+      counters: the names of what the state counts, in the order of its vector.
+    """
+    size, finite, skipped = map(
+        str, (len(counters), *map(counters.index, ("finite", "skipped_steps")))
+    )
+    places = " ".join((str(scale.value_index), size, finite, skipped))
+    put_attribute(scale.op, AGAIN, s=places.encode())
 
 
 def scale_update_scope() -> Any:

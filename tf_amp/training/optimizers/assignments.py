@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.annotations import SKIPPED_ASSIGNMENT
 from tf_amp._tensorflow_private import assigning as private
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import wrapping
@@ -73,9 +74,10 @@ def _assign_unless_overflowed(
 def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:
     if isinstance(finite, bool):
         return values if finite else instead()
-    if must_select():
-        return tf.where(finite, values, instead())
-    return tf.cond(finite, lambda: tf.identity(values), instead)
+    with tf.name_scope(SKIPPED_ASSIGNMENT):
+        if must_select():
+            return tf.where(finite, values, instead())
+        return tf.cond(finite, lambda: tf.identity(values), instead)
 
 
 def _present(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:

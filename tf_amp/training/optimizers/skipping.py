@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from grappler_pass.annotations import FINITE_BRANCH
 from tf_amp._tensorflow_private import training as private
 from tf_amp.tracing import bypass
-from tf_amp.training.finiteness import finite_branches
 from tf_amp.training.optimizers.finite_steps import finite_step
 
 # Holds something as soon as an optimizer was asked to apply gradients.
@@ -115,9 +115,7 @@ def _when(finite: Any, act: Callable[[], Any], name: str) -> Any:
 
     before = _train_operations()
     with private.branching_on_references():
-        taken = tf.cond(
-            finite, acted, lambda: tf.constant(False), name=finite_branches.NAME
-        )
+        taken = tf.cond(finite, acted, lambda: tf.constant(False), name=FINITE_BRANCH)
     operation = tf.group(taken, name=name)
     _stand_for_new(operation, before)
     return operation

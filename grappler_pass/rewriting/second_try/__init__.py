@@ -1,0 +1,1 @@
+"""Gradients that overflowed, taken a second time without a loss scale."""
