@@ -87,6 +87,7 @@ test-long: $(VENV)/.installed-test
 	TF_CPP_MIN_LOG_LEVEL=2 $(BIN)/python -m tests.golden_plans --check
 	$(BIN)/python -m tests.snapshots --check
 	$(BIN)/python -m tests.yardstick 100 --note
+	$(BIN)/python -m tests.programs_of_users --note
 	$(BIN)/python -m tests.skips 50 --note
 	$(BIN)/python -m tests.fuzz 100 --note
 	$(BIN)/python -m tests.kernels 300 --through O2 --note

@@ -41,6 +41,7 @@ class Command:
         recipes; `check` then also tells the smallest recipe that fails.
       own_options: parsers of what its command line takes besides.
       passed: words of the command line that workers get, too.
+      count: how many seeds are checked where none is said.
     """
 
     module: str
@@ -52,6 +53,7 @@ class Command:
     try_recipe: Callable[[str], bool] | None = None
     own_options: tuple[argparse.ArgumentParser, ...] = ()
     passed: tuple[str, ...] = ()
+    count: int = 200
 
     def run(self, arguments: list[str] | None = None) -> int:
         """Run the command line; 0 when every seed is clean."""
@@ -86,7 +88,11 @@ class Command:
             parents=self.own_options,
         )
         parser.add_argument(
-            "count", nargs="?", type=_positive, default=200, help="seeds to check"
+            "count",
+            nargs="?",
+            type=_positive,
+            default=self.count,
+            help="seeds to check",
         )
         parser.add_argument("-n", dest="count", type=_positive, help=argparse.SUPPRESS)
         parser.add_argument("--start", type=int, default=0, help="first seed")

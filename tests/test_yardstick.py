@@ -19,7 +19,7 @@ from tests.recipe_seeds import recipe_of, smallest
 from tests.recipes import Part, Recipe, build, recipes
 from tests.rule import Finding, judge
 from tests.soundness import FLOAT32, LOW_DTYPES
-from tests.yardstick_check import PLANS, Contest, check, plan_of
+from tests.yardstick_check import PLANS, check, contest_of, plan_of
 from tf_amp._tensorflow_private.graphs import cluster_of
 from tf_amp.tracing.grappler_preview import on_device
 
@@ -166,7 +166,7 @@ def test_casting_by_hand_is_no_breach(low_dtype: str) -> None:
         loss="squared_error",
         training="descent",
     )
-    contest = Contest(recipe)
+    contest = contest_of(recipe)
     for results in (False, True):
         hand = contest.by_hand(low_dtype, results=results)
         assert all(finding.ok for finding in contest.judge(hand, low_dtype))
@@ -174,7 +174,7 @@ def test_casting_by_hand_is_no_breach(low_dtype: str) -> None:
 
 @pytest.mark.parametrize("low_dtype", LOW_DTYPES)
 def test_a_state_that_is_rounded_is_a_breach(low_dtype: str) -> None:
-    contest = Contest(ROWS["Euler steps in a loop"])
+    contest = contest_of(ROWS["Euler steps in a loop"])
     planted = contest.by_hand(low_dtype, results=False)
     for node in list(planted.node):
         if node.op == "NextIteration" and node.attr["T"].type == FLOAT32:
@@ -195,13 +195,13 @@ def _plant_rounding(graph_def: GraphDef, name: str, low: int) -> None:
 
 def test_products_that_sum_nothing_are_not_rounded_by_hand() -> None:
     for recipe in (Recipe(layers=(Part("outer"),)), Recipe(layers=(Part("narrow"),))):
-        contest = Contest(recipe)
+        contest = contest_of(recipe)
         plain = contest.by_hand("bfloat16", results=True)
         assert not [node for node in plain.node if node.op == "Cast"]
 
 
 def test_biases_and_activations_are_not_rounded_by_hand() -> None:
-    contest = Contest(Recipe(layers=(Part("relu"),)))
+    contest = contest_of(Recipe(layers=(Part("relu"),)))
     assert "_FusedMatMul" in {n.op for n in contest.captured.graph_def.node}
     hand = contest.by_hand("bfloat16", results=True)
     nodes = {node.name: node for node in hand.node}
@@ -314,7 +314,7 @@ def test_samples_differ_in_data_and_weights() -> None:
 
 
 def test_plans_for_large_tensors_are_not_empty() -> None:
-    contest = Contest(Recipe(layers=(Part("tanh"), Part("tanh"))))
+    contest = contest_of(Recipe(layers=(Part("tanh"), Part("tanh"))))
     for plan in PLANS:
         rewritten = contest.rewritten(plan.settings(0))
         assert rewritten is not contest.captured.graph_def, str(plan)

@@ -17,9 +17,9 @@ from grappler_pass.pipeline import Settings, optimize
 from tests.hand_casts import by_hand, with_exact_sums
 from tests.large_prices import LargePrices
 from tests.placing import GPUS, KIND
-from tests.programs import Program, captured_as_by_grappler
+from tests.programs import captured_as_by_grappler
 from tests.recipe_loops import LOOPS
-from tests.recipes import Recipe, build
+from tests.recipes import Dish, Recipe, build
 from tests.rewriters import ArbitraryPrices
 from tests.rule import Finding, judge
 from tests.samples import Samples
@@ -94,35 +94,58 @@ class Outcome:
 
 def check(recipe: Recipe, plans: Iterable[PlanKind]) -> Outcome:
     """Build a program, rewrite it by each plan, and hold it against the rule."""
-    contest = Contest(recipe)
-    failures: dict[PlanKind, Finding] = {}
-    seen: set[bytes] = set()
-    results = undecided = 0
-    for plan in plans:
-        rewritten = contest.rewritten(plan.settings(recipe.prices))
-        text = rewritten.SerializeToString(deterministic=True)
-        if text in seen or rewritten is contest.captured.graph_def:
-            continue
-        seen.add(text)
-        findings = contest.judge(rewritten, plan.low_dtype)
-        results += len(findings)
-        undecided += findings.count(None)
-        broken = [f for f in findings if f is not None and not f.ok]
-        if broken:
-            failures[plan] = max(broken, key=lambda f: f.excess)
-    return Outcome(failures, len(seen), results, undecided)
+    return contest_of(recipe).outcome(plans, recipe.prices)
+
+
+def contest_of(recipe: Recipe) -> Contest:
+    """Return the contest of a recipe's program."""
+    loops = [part.count for part in recipe.layers if part.kind in LOOPS]
+    return Contest(build(recipe), max(loops, default=1))
 
 
 class Contest:
-    """A program in float32 and by hand, for rewritings to be held against."""
+    """A program in float32 and by hand, for rewritings to be held against.
 
-    def __init__(self, recipe: Recipe) -> None:
-        """Build it and capture it, once as it is rewritten and once with no fusion."""
-        dish = build(recipe)
+    Attributes:
+      captured: as it is rewritten.
+    """
+
+    def __init__(self, dish: Dish, iterations: int = 1) -> None:
+        """Capture a program once as it is rewritten and once with no fusion.
+
+        Args:
+          dish: the program.
+          iterations: how often its longest loop runs.
+        """
         self.captured = captured_as_by_grappler(dish.program)
         self._plain = captured_as_by_grappler(dish.program, fused=False)
         self._samples = Samples(dish)
-        self._depth = _depth(self._plain, recipe)
+        # How many sums may lie behind one another: nodes, as often as they run.
+        self._depth = len(self._plain.graph_def.node) * iterations
+
+    def outcome(self, plans: Iterable[PlanKind], seed: int = 0) -> Outcome:
+        """Rewrite the program by each plan, and hold it against the rule.
+
+        Args:
+          plans: of which those that come to one graph are run once.
+          seed: of arbitrary prices.
+        """
+        failures: dict[PlanKind, Finding] = {}
+        seen: set[bytes] = set()
+        results = undecided = 0
+        for plan in plans:
+            rewritten = self.rewritten(plan.settings(seed))
+            text = rewritten.SerializeToString(deterministic=True)
+            if text in seen or rewritten is self.captured.graph_def:
+                continue
+            seen.add(text)
+            findings = self.judge(rewritten, plan.low_dtype)
+            results += len(findings)
+            undecided += findings.count(None)
+            broken = [f for f in findings if f is not None and not f.ok]
+            if broken:
+                failures[plan] = max(broken, key=lambda f: f.excess)
+        return Outcome(failures, len(seen), results, undecided)
 
     @functools.cached_property
     def shapes(self) -> Shapes:
@@ -192,12 +215,6 @@ class Contest:
             if all(found is None or found.ok for found in findings):
                 break
         return findings
-
-
-def _depth(program: Program, recipe: Recipe) -> int:
-    """Return how many sums may lie behind one another: nodes, as often as they run."""
-    loops = [part.count for part in recipe.layers if part.kind in LOOPS]
-    return len(program.graph_def.node) * max(loops, default=1)
 
 
 @functools.cache

@@ -1,0 +1,1 @@
+"""Small programs as people write them, of the kinds that mixed precision breaks."""
