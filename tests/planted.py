@@ -83,6 +83,18 @@ def residual(blocks: int = 4) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(10)(x))
 
 
+def zero_gradients() -> keras.Model:
+    """Return a network with biases that change nothing: of a normalization, of keys."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(16, 3, name="conv")(inputs)
+    x = keras.layers.BatchNormalization(name="norm")(x)
+    x = keras.layers.Reshape((36, 16))(keras.layers.ReLU()(x))
+    x = keras.layers.MultiHeadAttention(2, 8, name="heads")(x, x)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    return keras.Model(inputs, keras.layers.Dense(10, name="last")(x))
+
+
 def training_step(
     model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None
 ) -> tf.types.experimental.PolymorphicFunction:

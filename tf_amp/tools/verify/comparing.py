@@ -36,6 +36,7 @@ def checks_of(
             non_finite=0
             if value.dtype.kind in "OSUb"
             else int(np.count_nonzero(~np.isfinite(value.astype(np.float64)))),
+            scale=_scale(value),
         )
         for name, value in expected.items()
         if all(name in found for found in runs.values())
@@ -93,6 +94,15 @@ def _numbers(float32: Array, other: Array) -> tuple[Array, Array]:
         return float32.astype(np.float64), other.astype(np.float64)
     differs: Array = np.asarray(float32 != other)
     return np.zeros(float32.shape), np.broadcast_to(differs, float32.shape) * 1.0
+
+
+def _scale(value: Array) -> float:
+    """Return the root of the mean square of what is finite; 0 of text."""
+    if value.dtype.kind in "OSUb":
+        return 0.0
+    numbers = value.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return _norm(finite) / math.sqrt(finite.size) if finite.size else 0.0
 
 
 def _norm(value: Array) -> float:

@@ -3,6 +3,10 @@
 A tensor holds if its error keeps to the tolerance, or to a few times that of two
 controls: float32 run once more, and float32 with its inputs and weights rounded to 16
 bits. What these move as far is ill-conditioned, whatever the precision.
+
+A sum that is zero in theory, such as the gradient of a bias in front of a
+normalization, is what rounding leaves of it, in float32 too: its relative error says
+nothing. Such a tensor is held against the size of the others of its layer.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import dataclasses
 import enum
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -29,6 +33,8 @@ CONTROL_FACTOR = 4.0
 # Of the 16-bit type's own rounding.
 _TOLERANCE_IN_EPSILONS = 8.0
 _EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+# Of a tensor that rounded inputs move by so much of itself, float32 knows nothing.
+_UNKNOWN = 0.5
 _WIDTH = 250
 
 OUTPUT, GRADIENT = "output", "gradient"
@@ -73,6 +79,7 @@ class Verdict(enum.Enum):
     """What is said of a tensor, the worst last; the value is what the table prints."""
 
     INFORMATION = "not judged"
+    NOTHING = "nothing to judge"
     HOLDS = "within tolerance"
     NOISY = "as far off in float32"
     BEYOND = "beyond tolerance"
@@ -110,6 +117,7 @@ class TensorCheck:
       rounded: difference in float32 with inputs and weights rounded to 16 bits; None
         where that was not run.
       non_finite: elements that are not finite in float32 either.
+      scale: root of the mean square in float32.
     """
 
     name: str
@@ -120,6 +128,7 @@ class TensorCheck:
     noise: Difference = dataclasses.field(default_factory=Difference)
     rounded: Difference | None = None
     non_finite: int = 0
+    scale: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -164,10 +173,35 @@ class Verification(NotebookDisplay):
             return Verdict.NOT_FINITE
         if check.mixed.relative <= self.tolerance:
             return Verdict.HOLDS
+        if self._is_next_to_nothing(check):
+            return Verdict.NOTHING
         floor = default_tolerance(self.low_dtype) / CONTROL_FACTOR
         moved = rounded.relative if rounded.relative > floor else 0.0
         most = CONTROL_FACTOR * max(noise.relative, moved)
         return Verdict.NOISY if check.mixed.relative <= most else Verdict.BEYOND
+
+    def _is_next_to_nothing(self, check: TensorCheck) -> bool:
+        """Return whether a tensor and its error are rounding beside its neighbors.
+
+        Float32 does not know its value either: it is zero there, or rounded inputs
+        move it by its own size. And the error keeps to the tolerance beside the largest
+        tensor of its layer; a gradient that is alone, beside the largest of all.
+        """
+        rounded = check.rounded or Difference()
+        if check.scale > 0.0 and rounded.relative < _UNKNOWN:
+            return False
+        most = max(check.mixed.largest, check.scale, rounded.largest)
+        return most < self.tolerance * self._scale_beside(check)
+
+    def _scale_beside(self, check: TensorCheck) -> float:
+        others = [
+            c for c in self.checks if c.kind == check.kind and c.name != check.name
+        ]
+        layer = check.name.rpartition("/")[0]
+        beside = [c for c in others if layer and c.name.rpartition("/")[0] == layer]
+        if not beside and check.kind == GRADIENT:
+            beside = others
+        return max((c.scale for c in beside), default=0.0)
 
     @property
     def ok(self) -> bool:
@@ -243,19 +277,33 @@ def default_tolerance(low_dtype: str) -> float:
 
 
 def _good(found: Verification) -> str:
-    noisy = _with(found, Verdict.NOISY)
-    judged = len(found.checks) - len(_with(found, Verdict.INFORMATION))
+    noisy, nothing = _with(found, Verdict.NOISY), _with(found, Verdict.NOTHING)
+    judged = len(found.checks) - len(_with(found, Verdict.INFORMATION)) - len(nothing)
     if not noisy:
-        worst = max((c.mixed.relative for c in found.checks), default=0.0)
+        holding = _with(found, Verdict.HOLDS)
+        worst = max((c.mixed.relative for c in holding), default=0.0)
         return (
             f"The numbers hold: {judged} of {judged} tensors within the tolerance of "
             f"{found.tolerance:.2g}, the worst relative error is {worst:.2g}."
+            f"{_of_nothing(nothing)}"
         )
     return (
         f"Not the plan's doing: {len(noisy)} of {judged} tensors are beyond the "
         f"tolerance of {found.tolerance:.2g}, but float32 moves them as far when its "
         f"inputs and weights are merely rounded to {found.low_dtype}, or when it is "
         "run again. The computation is ill-conditioned for these inputs."
+        f"{_of_nothing(nothing)}"
+    )
+
+
+def _of_nothing(checks: Sequence[TensorCheck]) -> str:
+    """Say of tensors that are rounding alone that they are."""
+    if not checks:
+        return ""
+    what = counted(len(checks), "tensor is", "tensors are")
+    return (
+        f" {what} next to nothing beside the rest of the layer, in float32 too, "
+        f"such as {checks[0].kind} {checks[0].name!r}: there is nothing to judge."
     )
 
 

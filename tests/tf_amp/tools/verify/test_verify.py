@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import keras
@@ -101,6 +102,74 @@ def test_an_ill_conditioned_model_is_not_blamed_on_the_plan():
     assert found.ok
     assert found.verdict.startswith("Not the plan's doing")
     assert "merely rounded to bfloat16" in found.verdict
+
+
+def test_of_a_gradient_that_is_zero_in_theory_there_is_nothing_to_judge():
+    results = tf.random.stateless_normal((8, 10), (1, 2))
+    step = planted.training_step(planted.zero_gradients())
+    found = _verify(step, planted.images(), results, dtype="bfloat16", bisect=True)
+    nothing = {c.name for c in found.checks if found.verdict_on(c) is Verdict.NOTHING}
+    assert {"/".join(name.split("/")[-2:]) for name in nothing} == {
+        "conv/bias",
+        "key/bias",
+    }
+    assert found.ok and found.culprits is None
+    assert "2 tensors are next to nothing beside the rest of the layer" in found.verdict
+
+
+def _gradient(name: str, scale: float, mixed: float, rounded: float) -> TensorCheck:
+    """Return the check of a gradient with relative errors."""
+    return TensorCheck(
+        name,
+        GRADIENT,
+        "float32",
+        (4,),
+        Difference(largest=mixed * scale, relative=mixed),
+        rounded=Difference(largest=rounded * scale, relative=rounded),
+        scale=scale,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bias", "verdict"),
+    [
+        # Float32 does not know it, and it stays small beside the kernel's.
+        (_gradient("conv/bias", 1e-8, 1e3, 1.4), Verdict.NOTHING),
+        (_gradient("conv/bias", 1e-8, 1.2, 1.4), Verdict.NOTHING),
+        # It is alone in its layer.
+        (_gradient("shift/value", 1e-8, 1e3, 1.4), Verdict.NOTHING),
+        # Float32 does not know it, but it has grown to what counts.
+        (_gradient("conv/bias", 1e-8, 1e6, 1.4), Verdict.BEYOND),
+        # It is small, but float32 knows it: 16 bits have lost it.
+        (_gradient("conv/bias", 1e-5, 1.0, 0.01), Verdict.BEYOND),
+        # It is as large as the kernel's.
+        (_gradient("conv/bias", 0.1, 2.0, 0.6), Verdict.NOISY),
+        (_gradient("conv/bias", 0.1, 3.0, 0.6), Verdict.BEYOND),
+    ],
+)
+def test_what_is_small_is_judged_unless_float32_does_not_know_it_either(bias, verdict):
+    kernel = _gradient("conv/kernel", 0.1, 0.01, 0.01)
+    found = Verification("step", (kernel, bias), "bfloat16", tolerance=0.031)
+    assert found.verdict_on(bias) is verdict
+    assert found.ok == (verdict is not Verdict.BEYOND)
+
+
+@pytest.mark.parametrize("spoiled", [1e-4, 1.0])
+def test_what_is_zero_in_float32_may_be_nothing_or_not(spoiled):
+    kernel = _gradient("conv/kernel", 0.1, 0.01, 0.01)
+    mixed = Difference(largest=spoiled, relative=math.inf)
+    dead = TensorCheck("conv/bias", GRADIENT, "float32", (4,), mixed)
+    found = Verification("step", (kernel, dead), "bfloat16", tolerance=0.031)
+    assert found.ok == (spoiled < 1e-3)
+
+
+def test_an_output_that_is_small_beside_others_is_judged():
+    outputs = (
+        dataclasses.replace(_gradient("0", 1.0, 0.01, 0.01), kind=OUTPUT),
+        dataclasses.replace(_gradient("1", 1e-8, 1e3, 1.4), kind=OUTPUT),
+    )
+    found = Verification("step", outputs, "bfloat16", tolerance=0.031)
+    assert found.failing == outputs[1:]
 
 
 @pytest.mark.parametrize("optimizer", [None, keras.optimizers.Adam()])
