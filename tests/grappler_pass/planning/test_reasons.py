@@ -21,7 +21,7 @@ from tests.rewriters import ArbitraryPrices, settings_of
 
 # Seconds are compared as the cut compares them: to a share of all.
 _TINY = 1e-6
-_SEEDS = range(12)
+_SEEDS = range(1, 9)
 _GOLDEN = ("bert", "session")
 _FLIPS = 8
 
@@ -62,10 +62,13 @@ def is_true(row: Decision, node: Decision, tiny: float) -> bool:
 _OF_FIGURES = (Cause.GAIN, Cause.NEIGHBORS, Cause.MEMORY, Cause.COST, Cause.CASTS)
 
 
+program_of = functools.cache(random_graph)
+
+
 @functools.cache
 def randomly_priced(seed: int, level: str) -> Draft:
     """Plan a random graph at prices that are as random."""
-    program = random_graph(seed)
+    program = program_of(seed)
     models = {"CPU": ArbitraryPrices(seed, cast_scale=0.1)}
     settings = settings_of(
         "bfloat16", level, models=models, margin=0.0, predicts_memory=False
