@@ -88,7 +88,7 @@ class Outcome(enum.Enum):
     FASTER = "earlier steps were faster with it"
     SLOWER = "earlier steps were not faster with it"
     OPEN = "in doubt: applied, until calls from the fifth on have been compared"
-    WITHHELD = "in doubt: float32, until calls from the fifth on have been compared"
+    WITHHELD = "in doubt: float32, until calls from the 21st on have been compared"
     KERNEL_STATE = "predictions decide: steps cannot be compared, as kernels keep state"
     UNKNOWN = "predictions decide"
 

@@ -5,8 +5,8 @@ with: prices change from run to run, and with them plans.
 
 Whether the rewritten graph is the one to run is decided last. What is known of it from
 earlier runs counts first. Where that is in doubt the program's own steps are compared.
-Until then predictions decide, as they do for a function that is called less often than
-that takes: a plan is applied if its gain is larger than the error of its prices.
+Until then, and where they cannot be, a plan is applied if its gain is sure by its
+prices alone (`uncertainty`).
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ _OF_COMPARISONS = (
     Fault(
         "Of two instances that were compared the slower one is called.",
         "tf_amp/measuring/steps/step_comparison.py",
-        "return FLOAT32 if self.is_faster is False else self.mixed",
-        "return FLOAT32 if self.is_faster is True else self.mixed",
+        "return self.float32 if self.is_faster is False else self.mixed",
+        "return self.float32 if self.is_faster is True else self.mixed",
         (
             f"{_TF_AMP}/measuring/steps/test_step_comparison.py::"
             "test_the_slow_instance_is_not_called_again_nor_in_the_next_process",

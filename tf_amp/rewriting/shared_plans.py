@@ -62,7 +62,8 @@ class SharedPlans:
         is_open = plan.pop("open")
         low = resumed_plans.low_from(PlanRecord(**plan), order)
         if is_open:
-            compared_calls.share(AgreementOfWorkers(self._peers, key))
+            agreement = AgreementOfWorkers(self._peers, key)
+            compared_calls.share(agreement, in_float32=not any(low))
         elif any(low):
             compared_calls.accept()
         return low

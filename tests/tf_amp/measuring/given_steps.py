@@ -24,7 +24,10 @@ class Steps:
     waiting: list[step_comparison.Decided] = dataclasses.field(default_factory=list)
 
     def begin(
-        self, trial: Trial, decided: step_comparison.Decided, *, learns: bool
+        self,
+        trial: Trial,
+        decided: step_comparison.Decided,
+        learn: step_comparison.Profiled | None,
     ) -> bool:
         """Begin a comparison."""
         self.begun += 1

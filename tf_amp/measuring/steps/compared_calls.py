@@ -35,7 +35,9 @@ from tf_amp.measuring.steps.step_comparison import (
     OWN_FAULTS,
     Agreement,
     Decided,
+    Profiled,
     StepComparison,
+    Steps,
 )
 from tf_amp.tracing import graph_names
 
@@ -203,7 +205,7 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
             return call(MIXED)
         except OWN_FAULTS as error:
             return _anew(callee, call, error)
-    if comparison.is_faster and comparison.mixed == MIXED:
+    if comparison.is_over and comparison.winner == MIXED:
         callee.comparison = None
     return comparison.run(call)
 
@@ -211,7 +213,7 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
 def _anew(callee: _Callee, call: Callable[[str], Any], error: Exception) -> Any:
     """Make a call that has failed in float32, if a comparison has begun with it."""
     comparison = callee.comparison
-    if comparison is None or comparison.is_shared:
+    if comparison is None or comparison.is_shared or comparison.is_late:
         raise error
     return comparison.failed(call)
 
@@ -250,9 +252,9 @@ def _current() -> StepComparison | None:
 
 
 def is_any_open() -> bool:
-    """Return whether calls of any function are still compared."""
+    """Return whether calls of any function are still compared, or profiled."""
     comparisons = (callee.comparison for callee in tuple(_of_functions.values()))
-    return any(each is not None and each.is_faster is None for each in comparisons)
+    return any(each is not None and not each.is_over for each in comparisons)
 
 
 def count_calls() -> CallCount:
@@ -318,6 +320,11 @@ def called_instance(name: bytes, has_instances: bool) -> bytes:
     has_instances = has_instances and calls.has_instances(eager_context())
     if caller is None or caller.is_run or not has_instances:
         return name
+    own = caller.comparison
+    if own is not None and own.is_late and own.is_faster is None:
+        if is_late():
+            own.when_decided(comparison.decide)
+        return callee.instance(comparison.mixed if is_late() else comparison.float32)
     if _thread.label == comparison.mixed:
         _begun(caller).when_decided(comparison.decide)
     elif _thread.label == MIXED:
@@ -329,7 +336,7 @@ def accept() -> None:
     """Take a late plan as it is, since its graph is known to be faster."""
     comparison = _current()
     if comparison is not None and is_late():
-        comparison.is_faster = True
+        comparison.decide(True, Steps())
 
 
 def is_late() -> bool:
@@ -340,31 +347,38 @@ def is_late() -> bool:
     return _thread.label == LATE
 
 
+def is_waiting() -> bool:
+    """Return whether the graph that arrives on this thread is that of calls before."""
+    comparison = _current()
+    return comparison is not None and comparison.is_late and _thread.label == MIXED
+
+
 def is_float32_instance() -> bool:
     """Return whether the graph that arrives on this thread is to be left as it is."""
     return _thread.label == FLOAT32
 
 
-def begin(trial: Trial, decided: Decided, *, learns: bool) -> bool:
+def begin(trial: Trial, decided: Decided, learn: Profiled | None) -> bool:
     """Compare the steps of what the graph belongs to that has just been rewritten.
 
     Return whether that can be done: it is called on this thread, and has instances. The
-    outcome is reported once; if it `learns`, with what profiled calls have taken.
+    outcome is reported once. If anything is to `learn`, calls are profiled then.
     """
     callee = _with_instances(trial)
     if callee is None:
         return False
     comparison = _begun(callee)
     comparison.when_decided(decided)
-    comparison.learns |= learns
+    if learn is not None:
+        comparison.when_profiled(learn)
     return True
 
 
 def begin_in_float32(trial: Trial) -> bool:
     """Compare steps as `begin` does, with calls in float32 before.
 
-    So it is where nothing of this thread's call is compared yet. The plan comes again,
-    as that of another instance, when the comparison begins.
+    So it is where nothing of this thread's call is compared yet, or in float32 so far.
+    The plan comes again, as that of another instance, when the comparison begins.
     """
     callee = _with_instances(trial)
     return callee is not None and _begin_in_float32(callee)
@@ -372,10 +386,9 @@ def begin_in_float32(trial: Trial) -> bool:
 
 def _begin_in_float32(callee: _Callee) -> bool:
     with _lock:
-        if callee.comparison is not None:
-            return False
-        callee.compare(StepComparison(_readable(callee), is_late=True))
-        return True
+        if callee.comparison is None:
+            callee.compare(StepComparison(_readable(callee), is_late=True))
+        return is_waiting()
 
 
 def _with_instances(trial: Trial) -> _Callee | None:
@@ -384,10 +397,15 @@ def _with_instances(trial: Trial) -> _Callee | None:
     return callee if callee is not None and callee.has_instances(trial) else None
 
 
-def share(agreement: Agreement) -> None:
-    """Compare the steps of this thread's call together with other workers."""
+def share(agreement: Agreement, *, in_float32: bool = False) -> None:
+    """Compare the steps of this thread's call together with other workers.
+
+    `in_float32`: with calls in float32 before.
+    """
     callee = _thread.callee
     if callee is not None and not callee.is_run:
+        if in_float32:
+            _begin_in_float32(callee)
         _begun(callee).share(agreement)
 
 

@@ -2,30 +2,36 @@
 
 TensorFlow keeps several instances of one function, distinguished by the options of its
 calls, and a Session several of one graph (`compared_calls`). While a plan is in doubt,
-calls alternate between the instance that is rewritten and one that is not, in blocks of
-a few calls, on the same variables and data: nothing is copied, nothing is made up, and
-every call is a step of the program.
+calls alternate between the instance that is rewritten and one that is not, on the same
+variables and data: nothing is copied, nothing is made up, and every call is a step of
+the program.
 
-  call      1..4     5 6       7 8   9 10   11 12   13 14 ...
-  instance  16 bits  float32   16    32     32      16
-            not counted        |   pair    |    pair    | ...
+  call      1..4     5 6       7  8    9  10   11 12
+  instance  16 bits  float32   16 32   32 16   16 32 ...
+            not counted        pair    pair    pair
 
-A plan whose gain may well be none comes in after four calls in float32. So the prices
-decide for a function that is called no more often than that.
+A plan whose gain is not sure comes in after twenty calls in float32, TensorFlow's own
+instance. So prices decide for a function that is called no more often than that.
 
-Not counted are the first calls of each instance, which prepare kernels, and the first
-call of each block, which finds the caches as the other instance has left them. How many
-pairs decide is said in `comparison`: 6 to 60, or what they lean to once their calls
-have taken 60 s. The loser is not called again. TensorFlow frees its kernels with the
-function.
+  call      1..20    21 22     23 24
+  instance  float32  16 bits   16 32 ...
+
+Not counted are the first calls of each instance, which prepare kernels. How many pairs
+decide is said in `comparison`: 3 to 12, or what they lean to once they have taken 60 s.
+With what is profiled, the loser is called at most twenty times: a comparison costs at
+most twenty times what its steps differ by. It is not called again after that.
+TensorFlow frees its kernels with the function.
+
+Calls that take longer than float32's are spread (`pace`), so that twenty calls in a row
+take hardly longer than in float32.
 
 Where prices of the plan are still to be learned (`verdicts`), a few more calls of each
-instance are profiled, in turn.
+instance are profiled, in turn and as rarely; the verdict is known by then.
 
-Workers that train in step alternate at the same calls, since blocks have the same
-length there. The chief decides; all go by what it has decided a pair of blocks before,
-so that nobody waits for a call that waits for it. What no worker hears of the chief
-ends the comparison with the plan that was begun with. Errors are the program's.
+Workers that train in step alternate at the same calls, which nothing measured moves.
+The chief decides; all go by what it has decided a pair before, so that nobody waits
+for a call that waits for it. What no worker hears of the chief ends the comparison with
+the plan that was begun with. Errors are the program's.
 
 What raises an error that is of the instance's own making (no kernel) in one of its
 first calls loses, and the call is repeated in the other one; so does what finds no
@@ -35,12 +41,12 @@ memory in any call that is compared.
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 from absl import logging
@@ -49,18 +55,19 @@ from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private.profiles import profiled
 from tf_amp.config.devices import present_devices
 from tf_amp.measuring.steps.comparison import FEWEST_PAIRS, Comparison
+from tf_amp.measuring.steps.pace import Pace
 
-# Seconds that calls of a comparison take together, after which it ends.
+# Seconds that pairs take together, after which a comparison ends.
 MOST_SECONDS = 60.0
-# Calls in 16 bits before the first one in float32: most functions are called less.
-_CALLS_BEFORE = 4
+# Calls before the first one of the other instance: most functions are called less. In
+# 16 bits, where prices are sure of them, and in float32.
+_CALLS_BEFORE, CALLS_IN_FLOAT32 = 4, 20
 _WARM_UPS = 2
-# A block takes about so long, and no more calls than that.
-_BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
-# Of workers that train in step.
-_SHARED_CALLS = 3
 # Of each instance: no single reading is believed, and one may be disturbed.
 PROFILED_CALLS = 4
+# A profile is taken to last as long as this share of a step until one has been; what
+# is shorter has no kernel that the profiler could tell.
+_PROFILE_STEPS, _LEAST_PROFILED_SECONDS = 0.5, 2e-3
 # Labels of the instances; TensorFlow's own is the one that is made first. It is float32
 # where 16 bits come in late.
 MIXED, LATE, FLOAT32 = "", "16 bits", "float32"
@@ -80,6 +87,13 @@ _OWN_ALWAYS = tf.errors.ResourceExhaustedError
 Seconds = Mapping[str, float]
 
 
+class Turn(NamedTuple):
+    """What is called next: the instance of a label, and whether that is profiled."""
+
+    label: str
+    is_profiled: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Steps:
     """What the steps of a comparison have shown.
@@ -97,6 +111,8 @@ class Steps:
 
 # Called with whether 16 bits were faster, and what was measured.
 Decided = Callable[[bool, Steps], None]
+# Called with what profiled calls have taken, after the verdict.
+Profiled = Callable[[Steps], None]
 
 
 class Agreement(Protocol):
@@ -116,10 +132,14 @@ class Agreement(Protocol):
 class StepComparison:
     """The calls of one function while its plan is in doubt.
 
-    Several threads may call the function; one of them at a time is timed.
+    Several threads may call the function; one of them at a time is timed, the others
+    call TensorFlow's own instance until there is a verdict.
 
     Attributes:
-      learns: whether calls are profiled in the end; those of workers are not.
+      name: of what is called, for people.
+      mixed: the label of the instance in 16 bits.
+      float32: that of the other.
+      is_faster: whether 16 bits are; None while that is not decided.
     """
 
     def __init__(self, name: str = "", *, is_late: bool = False) -> None:
@@ -130,21 +150,35 @@ class StepComparison:
           is_late: whether calls before the comparison run in float32.
         """
         self.name = name
-        self.mixed = LATE if is_late else MIXED
-        self.learns = False
-        self._seconds = 0.0
-        self._decided: list[Decided] = []
-        self._agreement: Agreement | None = None
-        self._profiles: list[Seconds] | None = None
-        self._timing = renewed_lock()
-        self._course = self._compared()
-        self._next = next(self._course)
-        self._counts: Counter[str] = Counter()
+        self.mixed, self.float32 = (LATE, MIXED) if is_late else (MIXED, FLOAT32)
         self.is_faster: bool | None = None
+        self._decided: list[Decided] = []
+        self._learners: list[Profiled] = []
+        self._agreement: Agreement | None = None
+        self._profiles: dict[str, list[Seconds]] = {self.mixed: [], self.float32: []}
+        self._timing = renewed_lock()
+        self._pace = Pace(Turn(self.float32))
+        self._counts: Counter[str] = Counter()
+        self._course = self._turns()
+        self._next: Turn | None = next(self._course)
 
     def when_decided(self, decided: Decided) -> None:
         """Call a function with the verdict; on the thread of the call."""
         self._decided.append(decided)
+
+    def when_profiled(self, learn: Profiled) -> None:
+        """Profile calls once there is a verdict; not those of workers."""
+        self._learners.append(learn)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether calls before the comparison run in float32."""
+        return self.mixed == LATE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all calls are the winner's from now on."""
+        return self._next is None
 
     @property
     def is_shared(self) -> bool:
@@ -157,40 +191,48 @@ class StepComparison:
 
     def run(self, call: Callable[[str], Any]) -> Any:
         """Make a call, given its label, in the instance whose turn it is."""
-        if self.is_faster is None:
+        if not self.is_over:
             with self._timing.taken_if_free() as is_free:
-                if is_free:
-                    return self._timed(call)
+                if is_free and (turn := self._next) is not None:
+                    return self._timed(call, turn)
         return call(self.winner)
 
     @property
     def winner(self) -> str:
-        """The label of what runs from now on; undecided, of the plan."""
-        return FLOAT32 if self.is_faster is False else self.mixed
+        """The label of what runs from now on; undecided, of TensorFlow's own."""
+        if self.is_faster is None:
+            return MIXED
+        return self.float32 if self.is_faster is False else self.mixed
 
     def decide(self, is_faster: bool, steps: Steps) -> None:
         """End with what the steps of a caller have shown."""
         if self.is_faster is None:
-            self._decide(is_faster, steps)
+            self._end(is_faster, steps)
 
-    def _timed(self, call: Callable[[str], Any]) -> Any:
-        label = self._next
+    def _timed(self, call: Callable[[str], Any], turn: Turn) -> Any:
+        label = turn.label
         begin = time.perf_counter()
         try:
-            if self._profiles is None:
-                outputs = call(label)
-            else:
+            if turn.is_profiled:
                 outputs, seconds = profiled(lambda: call(label))
-                self._profiles.append(seconds)
+                self._profiles[label].append(seconds)
+            else:
+                outputs = call(label)
             wait_for_devices()
         except OWN_FAULTS as error:
             is_own = self._counts[label] < _WARM_UPS or isinstance(error, _OWN_ALWAYS)
-            if self.is_shared or label not in (self.mixed, FLOAT32) or not is_own:
+            if self.is_shared or self._is_waiting or not is_own:
                 raise
             return self._without(label, call)
         self._counts[label] += 1
-        self._advance(time.perf_counter() - begin)
+        self._advance(turn, time.perf_counter() - begin)
         return outputs
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether it is yet to begin, with the program's own calls in float32."""
+        is_next = self._next is not None and self._next.label == LATE
+        return self.is_late and not self._counts[LATE] and not is_next
 
     def failed(self, call: Callable[[str], Any]) -> Any:
         """Make the first call anew, in float32, since 16 bits have raised an error."""
@@ -198,84 +240,114 @@ class StepComparison:
 
     def _without(self, label: str, call: Callable[[str], Any]) -> Any:
         """Decide against an instance that cannot be run, and call the other one."""
-        other = FLOAT32 if label == self.mixed else self.mixed
+        other = self.float32 if label == self.mixed else self.mixed
         outputs = call(other)
-        self._decide(label == FLOAT32, Steps())
+        self._end(label == self.float32, Steps())
         return outputs
 
-    def _advance(self, seconds: float) -> None:
-        has_begun = self.mixed == LATE and self._counts[LATE] > 0
-        if self.is_faster is None and has_begun and not self._decided:
+    def _advance(self, turn: Turn, seconds: float) -> None:
+        if self.is_faster is None and self._counts[LATE] and not self._decided:
             # The plan has not come again.
-            self._decide(False, Steps())
-        if self.is_faster is not None:
+            self._end(False, Steps())
+        if self.is_over:
             return
-        self._seconds += seconds
-        try:
-            self._next = self._course.send(seconds)
-        except StopIteration as end:
-            self._decide(*end.value)
+        if self._counts[turn.label] > 1 or turn.label == MIXED:
+            self._pace.note(turn, seconds)
+        self._next = next_of(self._course, seconds)
+
+    def _end(self, is_faster: bool, steps: Steps) -> None:
+        self._next = None
+        self._decide(is_faster, steps)
 
     def _decide(self, is_faster: bool, steps: Steps) -> None:
         self.is_faster = is_faster
         for decided in self._decided:
-            try:
-                decided(is_faster, steps)
-            except Exception as error:
-                logging.warning(
-                    "What the steps of %s have shown is not remembered (%s: %s). The "
-                    "next process compares them again, unless TF_AMP_TUNE=off.",
-                    self.name or "a graph",
-                    type(error).__name__,
-                    error,
-                )
+            self._remember(functools.partial(decided, is_faster, steps))
         self._decided.clear()
 
-    def _compared(self) -> Generator[str, float, tuple[bool, Steps]]:
-        """Yield the instance of each call and receive what it took."""
-        is_faster, compared = yield from self._pairs()
-        if self.is_shared or not self.learns:
-            return is_faster, Steps(compared)
-        self._profiles = []
-        for _ in range(PROFILED_CALLS):
-            yield FLOAT32
-            yield self.mixed
-        return is_faster, Steps(compared, self._profiles[::2], self._profiles[1::2])
+    def _remember(self, remember: Callable[[], None]) -> None:
+        try:
+            remember()
+        except Exception as error:
+            logging.warning(
+                "What the steps of %s have shown is not remembered (%s: %s). The "
+                "next process compares them again, unless TF_AMP_TUNE=off.",
+                self.name or "a graph",
+                type(error).__name__,
+                error,
+            )
 
-    def _pairs(self) -> Generator[str, float, tuple[bool, Comparison]]:
-        took: dict[str, float] = {}
-        warm_ups = [FLOAT32] * _WARM_UPS
-        if self.mixed == LATE:
-            warm_ups = [self.mixed] * _WARM_UPS + warm_ups
-        for label in [MIXED] * (_CALLS_BEFORE - 1) + warm_ups:
-            took[label] = yield label
-        count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
-        count = _SHARED_CALLS if self.is_shared else count
+    def _turns(self) -> Generator[Turn, float, None]:
+        """Yield the instance of each call and receive what it took."""
+        # One has been made.
+        for _ in range((CALLS_IN_FLOAT32 if self.is_late else _CALLS_BEFORE) - 1):
+            yield Turn(MIXED)
+        for _ in range(_WARM_UPS):
+            yield Turn(LATE if self.is_late else FLOAT32)
+        is_faster, compared = yield from self._pairs()
+        self._decide(is_faster, Steps(compared))
+        is_long = self._pace.seconds >= _LEAST_PROFILED_SECONDS
+        if self._learners and is_long and not self.is_shared:
+            yield from self._profiled_calls()
+
+    def _pairs(self) -> Generator[Turn, float, tuple[bool, Comparison]]:
         pairs: list[tuple[float, float]] = []
-        self._seconds = 0.0
         while True:
-            order = (FLOAT32, self.mixed) if len(pairs) % 2 else (self.mixed, FLOAT32)
-            for label in order:
-                took[label] = yield from self._block(label, count)
-            pairs.append((took[FLOAT32], took[self.mixed]))
+            pairs.append((yield from self._pair(is_first=len(pairs) % 2 == 0)))
             compared = Comparison(tuple(pairs))
             if len(pairs) < FEWEST_PAIRS:
                 continue
-            is_late = self._seconds > MOST_SECONDS
+            is_late = sum(map(sum, pairs)) > MOST_SECONDS
             is_faster = compared.leans_faster if is_late else compared.is_faster
             if self._agreement is not None:
                 is_faster = self._agreement.verdict(len(pairs), is_faster)
             if is_faster is not None:
                 return is_faster, compared
 
-    def _block(self, label: str, count: int) -> Generator[str, float, float]:
-        """Yield some calls of one instance and return what one of them takes."""
-        if count > 1:
-            yield label
-        seconds = []
-        for _ in range(count):
-            seconds.append((yield label))
-        return statistics.median(seconds)
+    def _pair(self, *, is_first: bool) -> Generator[Turn, float, tuple[float, float]]:
+        """Return seconds in float32 and in 16 bits, which may come first."""
+        float32 = [] if is_first else [(yield Turn(self.float32))]
+        float32 += yield from self._until_allowed(Turn(self.mixed), self.float32)
+        mixed = yield Turn(self.mixed)
+        if not float32:
+            float32.append((yield Turn(self.float32)))
+        return statistics.median(float32), mixed
+
+    def _until_allowed(
+        self, turn: Turn, calm: str, beside: float = 0.0
+    ) -> Generator[Turn, float, list[float]]:
+        """Make other calls until one may take as long as it does, and that `beside`.
+
+        Return what they took. Workers do not wait, whose times differ.
+        """
+        taken: list[float] = []
+        while not (
+            self.is_shared or self._pace.allows(self._pace.excess(turn) + beside)
+        ):
+            taken.append((yield Turn(calm)))
+        return taken
+
+    def _profiled_calls(self) -> Generator[Turn, float, None]:
+        """Profile calls of both in turn, and hand on what was found."""
+        beside = _PROFILE_STEPS
+        for _ in range(PROFILED_CALLS):
+            for label in (self.float32, self.mixed):
+                turn = Turn(label)
+                yield from self._until_allowed(turn, self.winner, beside)
+                seconds = yield turn._replace(is_profiled=True)
+                excess = seconds / self._pace.seconds - 1.0
+                beside = max(0.0, excess - self._pace.excess(turn))
+        steps = Steps(None, self._profiles[self.float32], self._profiles[self.mixed])
+        for learn in self._learners:
+            self._remember(functools.partial(learn, steps))
+
+
+def next_of(course: Generator[Turn, float, None], seconds: float) -> Turn | None:
+    """Return what comes after a call that took so long; None at the end."""
+    try:
+        return course.send(seconds)
+    except StopIteration:
+        return None
 
 
 def wait_for_devices() -> None:

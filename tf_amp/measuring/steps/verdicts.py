@@ -74,11 +74,12 @@ class StepVerdicts(NamedTuple):
                 keeper.op,
             )
             return Outcome.KERNEL_STATE
-        if not trial.is_sure and not others and compared_calls.begin_in_float32(trial):
+        if not trial.is_sure and compared_calls.begin_in_float32(trial):
             return Outcome.WITHHELD
         keep = functools.partial(self._keep, trial, fingerprint, decided)
         learns = any(map(self._is_to_be_learned, trial.prices.values()))
-        begun = compared_calls.begin(trial, keep, learns=learns)
+        learn = functools.partial(self._learn, trial) if learns else None
+        begun = compared_calls.begin(trial, keep, learn)
         return Outcome.OPEN if begun else Outcome.UNKNOWN
 
     def _is_to_be_learned(self, prices: NodePrices) -> bool:
@@ -106,6 +107,9 @@ class StepVerdicts(NamedTuple):
         seconds = compared.seconds_before, compared.seconds_after
         verdict = Verdict(trial.name, is_faster, *seconds, time.time())
         self.memory.keep(fingerprint, verdict)
+
+    def _learn(self, trial: Trial, steps: Steps) -> None:
+        """Remember what profiled calls tell of prices."""
         for device_type, readings in readings_of(trial.prices, steps).items():
             self.memories.get(device_type, self.memory).learn(readings)
 

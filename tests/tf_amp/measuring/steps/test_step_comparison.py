@@ -22,8 +22,10 @@ from absl import logging
 from grappler_pass.costs import CostModel
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tf_amp.rewriting import arriving_graphs as rewriter
-from tf_amp.measuring.steps import compared_calls
+from tf_amp.measuring.steps import compared_calls, pace
 
+# Calls are not spread, so that comparisons are short however slow an instance is.
+pace._MOST_EXCESS = float("inf")
 logging.set_verbosity(logging.INFO)
 logging.use_absl_handler()
 price = CostModel.price
@@ -31,7 +33,7 @@ price = CostModel.price
 def believed(self, call, dtype):
     float32 = price(self, call, "float32")
     share = 1.0 if dtype == "float32" else 0.4
-    return float32._replace(seconds=share * float32.seconds, error=0.5)
+    return float32._replace(seconds=share * float32.seconds, error=0.35)
 
 CostModel.price = believed
 slow, seconds = None, 0.1
@@ -39,7 +41,8 @@ rewrite = rewriter.rewrite_graph
 
 def slowing(data, item):
     rewritten = rewrite(data, item)
-    label = "float32" if compared_calls.is_float32_instance() else ""
+    is_float32 = compared_calls.is_float32_instance() or compared_calls.is_waiting()
+    label = "float32" if is_float32 else ""
     if label != slow:
         return rewritten
     graph_def = GraphDef.FromString(rewritten or data)
@@ -106,7 +109,7 @@ print(count.numpy(), set(labels_of(3)))
     assert second == [f"False {{''}} {plans}", "60 {''}"]
 
 
-@pytest.mark.parametrize("first", [1, 6])
+@pytest.mark.parametrize("first", [1, 4])
 @pytest.mark.parametrize("broken", ["mixed", "float32"])
 def test_an_error_of_one_instance_leaves_the_job_running_on_the_other(
     broken: str, first: int, tmp_path: pathlib.Path
@@ -183,21 +186,22 @@ def test_what_may_well_gain_nothing_begins_in_float32(tmp_path: pathlib.Path) ->
 CostModel.price = lambda *args: believed(*args)._replace(error=3.0)
 plain = step(tf.constant(A)).numpy()
 tf_amp.enable(dtype="bfloat16")
-slow = "float32"
+slow, seconds = "float32", 0.03
 
 @tf.function
 def again(x):
     return step.python_function(x)
 
-equal = [(again(tf.constant(A)).numpy() == plain).all() for _ in range(4)]
+equal = [(again(tf.constant(A)).numpy() == plain).all() for _ in range(20)]
 print(all(equal), len(tf_amp.plans()))
 labels = labels_of(50, again)
-print(labels[:2], set(labels[-20:]))
+print(labels[:2], sorted(set(labels)), set(labels[-20:]))
 print(tf_amp.plans()[0].summary().rpartition("; ")[2])
 """,
         tmp_path,
     )
-    assert lines[-3:-1] == ["True 0", "['16 bits', '16 bits'] {'16 bits'}"]
+    assert lines[-3] == "True 0"
+    assert lines[-2] == "['16 bits', '16 bits'] ['', '16 bits'] {'16 bits'}"
     assert lines[-1].startswith("in doubt: ")
 
 
@@ -269,7 +273,7 @@ tf_amp.enable(dtype="bfloat16")
 compared, called = set(), compared_calls._called
 
 def noting(callee, label, *args):
-    if label == "float32":
+    if label:
         words = re.findall("forward|backward|[a-z]+(?:_[a-z]+)+|product", callee.name)
         compared.add(" ".join(words).removeprefix("inference_"))
     return called(callee, label, *args)

@@ -75,9 +75,16 @@ for size, label in ((384, ""), (256, "float32")):
     tell(label, labels, again, float(step(tf.constant(data))))
 tell("plans", len(tf_amp.plans()))
 
+# A plan that may well gain nothing waits on both, and comes in at the same call.
+CostModel.price = lambda *args: believed(*args)._replace(error=3.0)
+slow = "float32"
+data = np.ones([128, 384], np.float32)
+tell("late", labels_of(60, step_of(128), data))
+CostModel.price = believed
+
 # Who has been told nothing by the chief goes on with the plan that was begun with.
 from tf_amp.config import peers
-from tf_amp.measuring.steps.step_comparison import StepComparison
+from tf_amp.measuring.steps.step_comparison import StepComparison, Steps
 from tf_amp.rewriting import shared_plans
 shared_plans._VERDICT_SECONDS = 0.2
 if task == 0:
@@ -94,7 +101,7 @@ tell("silent", labels_of(90, step, data))
 for callee in compared_calls._of_functions.values():
     if callee.comparison is not None:
         callee.comparison = StepComparison()
-        callee.comparison.is_faster = task == 0
+        callee.comparison.decide(task == 0, Steps())
 print(set(labels_of(3, lost, np.ones([384, 384], np.float32))), flush=True)
 """
 
@@ -116,10 +123,12 @@ def test_workers_switch_at_the_same_call_and_share_a_verdict(
     assert chief == other
     assert told["worker", 0][-1] == "{''}"
     assert told["worker", 1][-1] == "{'float32'}"
-    (_, lost, again, _), (_, won, anew, _), plans, (_, silent) = chief
+    (_, lost, again, _), (_, won, anew, _), plans, (_, late), (_, silent) = chief
     for labels, winner in ((lost, "float32"), (won, ""), (silent, "")):
         assert "float32" in labels[:30]
         assert set(labels[-8:]) == {winner}
     assert again == anew == [""] * 8
+    assert late[:22] == [""] * 20 + ["16 bits"] * 2
+    assert late[-8:] == ["16 bits"] * 8
     assert plans == ["plans", 2]
     assert chief[0][3] == pytest.approx(chief[1][3], rel=0.02)
