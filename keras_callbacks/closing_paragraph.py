@@ -60,7 +60,13 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
 def _why_not(plan: Plan) -> str:
     """Return why a whole plan was not applied."""
     causes = {row.reason.cause for row in plan.decisions}
-    whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN, Cause.KERNEL_STATE)
+    whole = (
+        Cause.TRIAL,
+        Cause.DOUBT,
+        Cause.LEVEL,
+        Cause.MARGIN,
+        Cause.KERNEL_STATE,
+    )
     found = [cause.value for cause in whole if cause in causes]
     return found[0] if found else "no conversion was predicted to pay"
 

@@ -38,7 +38,9 @@ _GRAPHS_KEPT = 256
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
-_KEEP_16_BITS = "TF_AMP_TUNE=off would keep 16 bits"
+# Behind those of `step_comparison.CALLS_IN_FLOAT32`.
+_FIRST_COMPARED = "21st"
+_TOO_FEW = "too few to show whether 16 bits are faster"
 
 
 @dataclasses.dataclass
@@ -50,6 +52,7 @@ class _Graph:
       calls: of what it belongs to.
       why: it stays as it was; "" for what was rewritten.
       dtype: of its products, if it stays as it was.
+      has_waited: whether it ran in float32 before its steps were compared.
       is_faster: in 16 bits; None while that is not decided.
       compared: the times that have decided it.
     """
@@ -57,9 +60,22 @@ class _Graph:
     plan: Plan
     calls: CallCount
     why: str
-    dtype: str
+    dtype: str = "float32"
+    has_waited: bool = False
     is_faster: bool | None = None
     compared: Comparison | None = None
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it waits for its steps to show which is faster."""
+        waits = _is_in_doubt(self.plan) or (self.has_waited and not self.why)
+        return self.is_faster is None and waits
+
+    @property
+    def remedy(self) -> str:
+        """What would keep 16 bits though its steps were not faster."""
+        setting = "TF_AMP_OPT_LEVEL=O2" if self.has_waited else "TF_AMP_TUNE=off"
+        return f"{setting} would keep 16 bits"
 
 
 class Job:
@@ -71,42 +87,73 @@ class Job:
         self._begin = time.monotonic()
         # By what counts the calls, so that another plan takes the place of the first.
         self._graphs: dict[int, _Graph] = {}
+        # Calls of what was said to be decided by its steps.
+        self._promised: CallCount | None = None
         self._lock = renewed_lock()
         atexit.register(self._print_summary)
 
-    def add(self, plan: Plan, why: str = "", dtype: str = "float32") -> None:
+    def add(
+        self,
+        plan: Plan,
+        why: str = "",
+        *,
+        dtype: str = "float32",
+        promises: bool = False,
+    ) -> None:
         """Count from now on the calls of what a planned graph belongs to.
 
-        `why` says why it stays as it was, in `dtype`.
+        `why` says why it stays as it was, in `dtype`; whoever `promises` has said that
+        its steps decide.
         """
         from tf_amp.measuring.steps import compared_calls
 
         calls = compared_calls.count_calls()
         with self._lock:
-            if why and id(calls) in self._graphs:
+            has_waited = compared_calls.is_late()
+            if why and id(calls) in self._graphs and not has_waited:
                 # A part of the same call, or the plan after one that has lost.
                 return
-            self._graphs[id(calls)] = _Graph(plan, calls, why, dtype)
+            if promises:
+                self._promised = calls
+            self._graphs[id(calls)] = _Graph(plan, calls, why, dtype, has_waited)
             if len(self._graphs) > _GRAPHS_KEPT:
                 counts = {k: g.calls.count for k, g in [*self._graphs.items()][:-1]}
                 del self._graphs[min(counts, key=counts.__getitem__)]
 
-    def note(self, plan: Plan, is_faster: bool, compared: Comparison | None) -> None:
-        """Keep how steps have decided on a plan."""
+    def note(
+        self, plan: Plan, is_faster: bool, compared: Comparison | None
+    ) -> _Graph | None:
+        """Keep how steps have decided on a plan, and return what is known of it."""
         for graph in tuple(self._graphs.values()):
             if graph.plan is plan:
                 graph.is_faster, graph.compared = is_faster, compared
+                return graph
+        return None
+
+    def is_promised(self, graph: _Graph) -> bool:
+        """Return whether it was said that the steps of a graph decide."""
+        return graph.calls is self._promised
 
     def _print_summary(self) -> None:
         seconds = time.monotonic() - self._begin
-        if os.getpid() != self._process or seconds < _LONG_SECONDS or not self._graphs:
+        if os.getpid() != self._process or not self._graphs:
+            return
+        if seconds < _LONG_SECONDS:
+            self._print_undecided()
             return
         busiest = max(self._graphs.values(), key=lambda graph: graph.calls.count)
+        more = _see_more(busiest)
         _print(
             Code.SUMMARY,
-            f"{seconds:.0f} s, {_steps(busiest)} {_outcome(busiest)}{_skipped()}; "
-            f"{_see_more(busiest)}",
+            f"{seconds:.0f} s, {_steps(busiest)} {_outcome(busiest)}{_skipped()}"
+            f"{more and f'; {more}'}",
         )
+
+    def _print_undecided(self) -> None:
+        """Say of a short job why no verdict has followed."""
+        graph = self._graphs.get(id(self._promised))
+        if graph is not None and graph.is_undecided:
+            _print(Code.SUMMARY, f"{_steps(graph)} {_outcome(graph)}; {_TOO_FEW}")
 
 
 def _steps(graph: _Graph) -> str:
@@ -123,6 +170,8 @@ def _outcome(graph: _Graph) -> str:
         speed = f"{graph.compared.ratio:.2f} times as fast as float32, measured"
     if graph.why:
         return f"in {graph.dtype}"
+    if graph.is_undecided:
+        return "in float32, but for some that were compared"
     if graph.is_faster is False:
         why = f"16 bits were {speed}" if graph.compared else "16 bits failed"
         return f"in float32 at the end, since {why}"
@@ -135,15 +184,20 @@ def _skipped() -> str:
 
 
 def _see_more(graph: _Graph) -> str:
+    if graph.is_undecided:
+        return _TOO_FEW
     if graph.why:
-        return graph.why
+        # The first line of a job has said it.
+        return "" if _said_of(graph.why) in host.current().said else graph.why
     if graph.is_faster is False:
-        return f"a folder in TF_AMP_LOG keeps the plan that lost, and {_KEEP_16_BITS}"
+        return f"a folder in TF_AMP_LOG keeps the plan that lost, and {graph.remedy}"
     return "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
 
 
 def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
+    from tf_amp.measuring.steps import compared_calls
+
     if not config.verbose:
         return
     taking_part = host.current()
@@ -152,18 +206,21 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         if taking_part.is_news(Code.LOW_ALREADY):
             already = f"{_name(plan)} computes in {dtype} already, since {why}"
             _print(Code.LOW_ALREADY, f"{already}, and tf-amp decides")
-        _job().add(plan, why, dtype)
+        _job().add(plan, why, dtype=dtype)
         return
     if plan.is_empty:
         why = _why(plan, config)
         is_first = Code.REWRITTEN not in taking_part.said
-        if is_first and taking_part.is_news(Code.STAYS_FLOAT32):
+        is_said = is_first and taking_part.is_news(Code.STAYS_FLOAT32)
+        if is_said:
             fused = _fusions(plan)
             kept = f"{_name(plan)} stays float32{fused and ', with '}{fused}"
             _print(Code.STAYS_FLOAT32, f"{kept}: {why}")
-        _job().add(plan, why)
+            taking_part.is_news(_said_of(why))
+        _job().add(plan, why, promises=is_said and _is_in_doubt(plan))
         return
-    if taking_part.is_news(Code.REWRITTEN):
+    # What has waited was said to be compared; the verdict is to follow.
+    if not compared_calls.is_late() and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
         _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
     _job().add(plan)
@@ -194,19 +251,28 @@ def announce_steps(
     """Say once how steps that ran both ways have decided on a plan."""
     if not config.verbose:
         return
-    _job().note(plan, is_faster, compared)
-    if compared is None or not host.current().is_news(Code.COMPARED):
+    graph = _job().note(plan, is_faster, compared)
+    if compared is None or graph is None:
         return
-    outcome = (
-        "16 bits stay, and `tf_amp.plans()` says where"
-        if is_faster
-        else f"it runs in float32 from now on, and {_KEEP_16_BITS}"
+    is_first = host.current().is_news(Code.COMPARED)
+    if not is_first and not _job().is_promised(graph):
+        return
+    if is_faster:
+        outcome = "16 bits stay, and `tf_amp.plans()` says where"
+    else:
+        outcome = f"it runs in float32 from now on, and {graph.remedy}"
+    _print(Code.COMPARED, f"{_name(plan)}: {_measured(is_faster, compared)}; {outcome}")
+
+
+def _measured(is_faster: bool, compared: Comparison) -> str:
+    """Say how fast 16 bits were in the steps that were compared."""
+    speed = (
+        f"{compared.ratio:.2f} times as fast as float32 in "
+        f"{counted(len(compared.pairs), 'pair')} of its own steps"
     )
-    _print(
-        Code.COMPARED,
-        f"{_name(plan)}: {compared.ratio:.2f} times as fast as float32 in "
-        f"{len(compared.pairs)} pairs of its own steps; {outcome}",
-    )
+    if is_faster or compared.is_slower:
+        return speed
+    return f"no clear gain: {speed}, less than noise and rounding are worth"
 
 
 def announce_earlier_trace(name: str, remedy: str) -> None:
@@ -260,6 +326,16 @@ def _fusions(plan: Plan) -> str:
     return counted(count, "fusion") if count else ""
 
 
+def _is_in_doubt(plan: Plan) -> bool:
+    """Return whether a plan waits for its steps."""
+    return any(row.reason.cause is Cause.DOUBT for row in plan.decisions)
+
+
+def _said_of(why: str) -> tuple[Code, str]:
+    """Return what is kept once it has been said why a graph stays float32."""
+    return Code.STAYS_FLOAT32, why
+
+
 def _why(plan: Plan, config: AmpConfig) -> str:
     if plan.is_forgone:
         return (
@@ -271,10 +347,10 @@ def _why(plan: Plan, config: AmpConfig) -> str:
             "its steps have run both ways, and 16 bits were not faster; "
             "TF_AMP_TUNE=off goes by predictions"
         )
-    if any(row.reason.cause is Cause.DOUBT for row in plan.decisions):
+    if _is_in_doubt(plan):
         return (
-            f"its next steps show whether {plan.low_dtype} is faster; TF_AMP_TUNE=off "
-            "goes by predictions"
+            f"{plan.low_dtype} may be no faster, which its calls from the "
+            f"{_FIRST_COMPARED} on show; with TF_AMP_TUNE=off it stays so"
         )
     if _is_compiled_for_cpu(plan, config):
         return (

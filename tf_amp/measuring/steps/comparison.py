@@ -73,6 +73,11 @@ class Comparison(NamedTuple):
         return error_of_median(self._logs, least_spread)
 
     @property
+    def is_slower(self) -> bool:
+        """Whether the rewrite takes longer, by more than is not worth a word."""
+        return math.log(self.ratio) < -LEAST_GAIN
+
+    @property
     def leans_faster(self) -> bool:
         """Whether the rewrite pays beyond doubt; more pairs may find that it does."""
         middle = math.log(self.ratio)
@@ -86,8 +91,8 @@ class Comparison(NamedTuple):
         if self.leans_faster:
             return True
         is_over = len(self.pairs) >= MOST_PAIRS
-        is_slower = math.log(self.ratio) + self._doubt < LEAST_GAIN
-        return False if is_slower or is_over else None
+        is_no_gain = math.log(self.ratio) + self._doubt < LEAST_GAIN
+        return False if is_no_gain or is_over else None
 
     def __str__(self) -> str:
         """Return one line for the log."""

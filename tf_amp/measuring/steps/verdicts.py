@@ -98,7 +98,7 @@ class StepVerdicts(NamedTuple):
     ) -> None:
         """Remember what steps have found; a failure may be this process' alone."""
         compared, name = steps.compared, trial.name or "A graph"
-        kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
+        kept = "16 bits are kept" if is_faster else "16 bits are not faster"
         logging.info("%s compared: %s; %s", name, compared or "failed", kept)
         self.memory.decide(fingerprint, is_faster)
         decided(is_faster)
