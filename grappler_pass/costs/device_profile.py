@@ -217,8 +217,9 @@ def _read(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
 def _unknown_name(name: str) -> str:
     names = DeviceProfile.names()
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(names)}"
-    return f"unknown device profile {name!r}; {hint} (or the path of a .json file)"
+    guess = f"; did you mean {near[0]!r}?" if near else "."
+    known = f"Known are {', '.join(names)}, and paths of .json files."
+    return f"unknown device profile {name!r}{guess} {known}"
 
 
 def _grids(classes: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:

@@ -186,6 +186,8 @@ SNAPSHOTS = (
         "errors",
         (
             "tf-amp nowhere.py",
+            "tf-amp exlpain model",
+            "tf-amp run",
             "tf-amp run --opt-level O7 train.py",
             "tf-amp run --add deny train.py",
             "tf-amp run --loss-scale often train.py",

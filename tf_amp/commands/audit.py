@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
+from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -28,14 +29,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     arguments.add_model_to(parser)
     add = parser.add_argument
-    add(
-        "--device-profile",
-        required=True,
-        metavar="NAME",
-        help="v100, t4, a100, h100, ...; need not be present",
+    arguments.add_profile_to(
+        parser, required=True, help="v100, t4, a100, h100, ...; need not be present"
     )
-    add("--dtype", help="bfloat16 or float16; the device's by default")
-    add("--batch", type=int, metavar="N", help="for unknown first dimensions of inputs")
+    add("--dtype", choices=LOW_DTYPES, help="the device's by default")
+    add(
+        "--batch",
+        type=arguments.count_from_text,
+        metavar="N",
+        help="for unknown first dimensions of inputs",
+    )
     add("--json", action="store_true", help="print JSON")
 
 

@@ -13,8 +13,10 @@ Exit codes are those of `shared.exit_codes`; `run` ends as its script does.
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import importlib
+import os
 import pathlib
 import pkgutil
 import sys
@@ -29,7 +31,7 @@ from tf_amp.errors import AmpError
 
 _SHELLS = ("bash", "zsh", "tcsh")
 # Besides those whose type is a path.
-_PATHS = {"device_profile", "log", "ranges", "script"}
+_PATHS = {"calibration", "device_profile", "log", "ranges", "script"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     line = list(sys.argv[1:] if argv is None else argv)
     if line and line[0] not in _commands() and line[0][:1] != "-":
+        if meant := _meant_by(line[0]):
+            said = f"{line[0]!r} is no command, nor a script; did you mean {meant}?"
+            print(f"tf-amp: {said}", file=sys.stderr)
+            return exit_codes.REFUSED
         line.insert(0, "run")
     line, own = split(line)
     options = _parser().parse_args(line)
@@ -55,6 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print("tf-amp: interrupted.", file=sys.stderr)
         return exit_codes.INTERRUPTED
+
+
+def _meant_by(word: str) -> str:
+    """Return the command that a word is a slip of; empty if it may be a script."""
+    near = difflib.get_close_matches(word, _commands(), n=1)
+    return "" if os.path.exists(word) else "".join(near)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,12 @@ import pathlib
 import sys
 
 from tf_amp.commands.shared import printing
-from tf_amp.commands.shared.arguments import add_rewriting_to
+from tf_amp.commands.shared.arguments import (
+    add_checked_to,
+    add_rewriting_to,
+    check_file,
+    count_from_text,
+)
 from tf_amp.commands.shared.exit_codes import DONE, FAILED
 from tf_amp.tools.convert.conversion import convert
 
@@ -47,14 +52,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="store matrices in float32 (default) or in 16 bits",
     )
-    add(
+    add_checked_to(
+        parser,
         "--calibration",
-        type=pathlib.Path,
+        check_file,
         metavar="NPZ",
         help="inputs; what leaves the type's range on them stays float32",
     )
     add("--verify", action="store_true", help="run both models and compare")
-    add("--batch", type=int, metavar="N", help="plan for this size where it is open")
+    add(
+        "--batch",
+        type=count_from_text,
+        metavar="N",
+        help="plan for this size where it is open",
+    )
     add(
         "--to",
         choices=("mixed", "float32"),

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import argparse
 
-from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
+from tf_amp.commands.shared.arguments import (
+    add_checked_to,
+    add_rewriting_to,
+    check_file,
+    environment_from,
+)
 from tf_amp.commands.shared.exit_codes import DONE
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LEVELS
-from tf_amp.config.list_edits import LISTS, VERBS, edits_from_mapping, env_from_edits
+from tf_amp.config.list_edits import (
+    LISTS,
+    VERBS,
+    ListEdit,
+    checked_edits,
+    env_from_edits,
+)
+from tf_amp.config.loss_scales.words import loss_scale_from_words
+from tf_amp.config.setting_values import checked_fusions, checked_tune
 from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts
 
@@ -23,22 +36,43 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     levels = "; ".join(f"{name} {summary}" for name, summary in LEVELS.items())
     add_rewriting_to(parser, levels)
     add("--log", metavar="DIR", help="write graphs and plans there")
-    add(
+    add_checked_to(
+        parser,
         "--loss-scale",
+        loss_scale_from_words,
         metavar="SCALE",
         help="dynamic, statistical, none, or a number; by default as the type needs it",
     )
-    add("--tune", help="on (default) or off: whether own steps decide what is close")
-    add("--fuse", metavar="RULES", help="on (default), off, or rewrites beside types")
+    add_checked_to(
+        parser,
+        "--tune",
+        checked_tune,
+        help="on (default) or off: whether own steps decide what is close",
+    )
+    add_checked_to(
+        parser,
+        "--fuse",
+        checked_fusions,
+        metavar="RULES",
+        help="on (default), off, or rewrites beside types",
+    )
     for verb in VERBS:
-        add(
+        add_checked_to(
+            parser,
             f"--{verb}",
+            _edit_from,
             action="append",
             default=[],
             metavar="LIST=OP,OP",
             help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
         )
-    add("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
+    add_checked_to(
+        parser,
+        "--ranges",
+        check_file,
+        metavar="FILE",
+        help="what `tf-amp ranges` wrote",
+    )
     add("--check", choices=("on", "off"), help="whether kernels are checked first")
     add("--strict", action="store_true", help="raise on failure")
     add("-q", "--quiet", action="store_true", help="print nothing of tf-amp's own")
@@ -73,11 +107,17 @@ def main(options: argparse.Namespace) -> int:
 
 def _list_edits(options: argparse.Namespace) -> dict[str, str]:
     """Return edits of lists as variables of the environment."""
-    lists: dict[str, dict[str, list[str]]] = {verb: {} for verb in VERBS}
-    for verb, by_list in lists.items():
-        for text in getattr(options, verb):
-            name, _, ops = text.partition("=")
-            if not ops:
-                raise ConfigError(f"--{verb}: received {text!r}; wanted is LIST=OP,OP.")
-            by_list.setdefault(name, []).extend(ops.split(","))
-    return env_from_edits(edits_from_mapping(lists))
+    given = ((verb, text) for verb in VERBS for text in getattr(options, verb))
+    edits = tuple(_edit_from(text, f"--{verb}") for verb, text in given)
+    return env_from_edits(checked_edits(edits))
+
+
+def _edit_from(text: str, option: str) -> ListEdit:
+    """Return the edit of a list that "LIST=OP,OP" stands for."""
+    name, _, ops = text.partition("=")
+    if name not in LISTS or not ops:
+        raise ConfigError(
+            f"{option}: received {text!r}; wanted is LIST=OP,OP, where LIST is one of "
+            f"{', '.join(LISTS)}."
+        )
+    return ListEdit(option.removeprefix("--"), name, tuple(ops.split(",")), option)

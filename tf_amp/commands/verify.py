@@ -14,6 +14,7 @@ from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config.counts import counted
 from tf_amp.config.exclusion import checked_patterns
+from tf_amp.config.setting_values import checked_tolerance
 from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring import progress
 from tf_amp.tensorflow_version import check_tensorflow
@@ -37,9 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     arguments.add_model_to(parser, data="inputs of a SavedModel")
     add_rewriting_to(parser, "O1 to O3")
-    add(
+    arguments.add_checked_to(
+        parser,
         "--tolerance",
-        type=float,
+        checked_tolerance,
         metavar="X",
         help="largest relative error; 8 roundings by default",
     )
@@ -62,9 +64,6 @@ def main(options: argparse.Namespace) -> int:
     if options.bisect:
         check_writable("--write", options.write)
     check_tensorflow()
-    from tf_amp.tools.verify.functions import checked_tolerance
-
-    checked_tolerance(options.tolerance)
     stream, script = printing.stream_for(options), script_graphs.Script(options)
     is_model = options.model.is_dir()
     found = _of_model(options) if is_model else _of_script(options, script)
@@ -96,7 +95,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
                 choice,
                 signature=options.signature,
                 file=options.data,
-                tolerance=options.tolerance,
+                tolerance=checked_tolerance(options.tolerance),
                 bisect=options.bisect,
             )
     except NotMeasurableError as error:
@@ -121,7 +120,7 @@ def _of_script(
                 found.append(
                     verified(
                         case,
-                        tolerance=options.tolerance,
+                        tolerance=checked_tolerance(options.tolerance),
                         bisect=options.bisect,
                         data="what the graph got when it first ran",
                     )

@@ -81,6 +81,16 @@ def checked_tie(value: object, name: str = "tie") -> float:
     raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
 
 
+def checked_tolerance(value: object, name: str = "tolerance") -> float | None:
+    """Return a largest relative error; None: by the type."""
+    tolerance = None if value is None else _number(str(value))
+    if tolerance is None or 0.0 < tolerance < math.inf:
+        return tolerance
+    raise ConfigError(
+        f"{name}: received {value!r}; allowed are numbers greater than 0."
+    )
+
+
 def checked_fusions(value: object, name: str = "fuse") -> tuple[str, ...]:
     """Return what `AmpConfig.fuse` may be, each name once."""
     text = value.strip().lower() if isinstance(value, str) else value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grappler_pass.fork_safety import per_process
 from tf_amp.config import devices
-from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.amp_config import DEVICE_PROFILE, LOW_DTYPES, AmpConfig
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.list_edits import ListEdit
 from tf_amp.config.peers import is_joint, peers
@@ -218,4 +218,4 @@ def check_config(config: AmpConfig) -> None:
     try:
         DeviceProfile.load(config.device_profile)
     except ProfileError as error:
-        raise ConfigError(f"device_profile: {error}") from error
+        raise ConfigError(f"device_profile ({DEVICE_PROFILE}): {error}") from error

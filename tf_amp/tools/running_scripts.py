@@ -47,9 +47,11 @@ def add_script_to(parser: argparse.ArgumentParser) -> None:
         "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
     )
     parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
-    parser.add_argument(
+    own = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
     )
+    # Else an error that lacks the script names them, too.
+    own.required = False
 
 
 def switch_on(given: Mapping[str, str | None]) -> None:

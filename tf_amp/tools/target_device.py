@@ -94,6 +94,5 @@ def target_of(device: str, low_dtype: str | None = None) -> Target:
     try:
         profile = DeviceProfile.load(device)
     except ProfileError as error:
-        known = ", ".join(DeviceProfile.names())
-        raise ConfigError(f"device: {error}. Known devices: {known}.") from error
+        raise ConfigError(f"device_profile: {error}") from error
     return Target(profile, chosen or devices.profile_dtype(profile))

@@ -89,7 +89,8 @@ def test_a_wrong_setting_that_a_script_comes_upon_is_not_the_scripts(folder, com
     done = tf_amp_of(folder, name, "traced.py", *options, env=env)
     assert done.code == 2, done.err
     assert "Traceback" not in done.err
-    assert "tf-amp: device_profile: unknown device profile 'v1000'" in done.err
+    named = "tf-amp: device_profile (TF_AMP_DEVICE_PROFILE): unknown device profile"
+    assert f"{named} 'v1000'" in done.err
 
 
 def test_a_module_runs_as_under_python(folder):
@@ -134,6 +135,9 @@ def test_mistakes_are_said_in_one_line_with_exit_code_2(folder):
         (("",), {}, "received an empty text where a script's name should be"),
         (("scripts",), {}, "scripts is a folder without a __main__.py"),
         ((), {}, "required: COMMAND"),
+        (("run",), {}, "error: the following arguments are required: SCRIPT"),
+        (("exlpain", "model"), {}, "'exlpain' is no command, nor a script; did you"),
+        (("exlpain", "model"), {}, "did you mean explain?"),
     ):
         done = tf_amp_of(folder, *arguments, env=env)
         assert done.code == 2, done.err
@@ -303,12 +307,74 @@ def test_settings_of_enable_are_options_of_run():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("--add deny", "--add: received 'deny'; wanted is LIST=OP,OP"),
-        ("--remove never=Exp", "never"),
-        ("--loss-scale often", "loss_scale"),
+        ("--opt-level O7", "received 'O7'; allowed are O0, O1, O2, O3."),
+        ("--device-profile v1000", "unknown device profile 'v1000'; did you mean"),
+        ("--exclude (", "'(' is no regular expression"),
+        ("--add deny", "received 'deny'; wanted is LIST=OP,OP"),
+        (
+            "--remove never=Exp",
+            "received 'never=Exp'; wanted is LIST=OP,OP, where LIST",
+        ),
+        ("--loss-scale often", "received 'often'; allowed are a number"),
+        ("--tune never", "received 'never'; allowed are on and off."),
+        ("--fuse no", "received 'no'; allowed are on, off and"),
+        ("--ranges none.json", "there is no file none.json."),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(folder, given, words):
-    done = tf_amp_of(folder, "run", *given.split(), "scripts/script.py")
-    assert done.code == 2 and words in done.err.replace("LOSS_SCALE", "loss_scale")
-    assert not done.out
+@pytest.mark.parametrize("command", ["run", "verify", "convert", "report", "audit"])
+def test_a_wrong_option_is_refused_by_its_name(given, words, command, capsys):
+    option = given.split()[0]
+    parser = argparse.ArgumentParser()
+    cli._commands()[command].add_options(parser)
+    if option not in parser._option_string_actions:
+        return
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, *given.split(), "nowhere.py"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2
+    assert f"error: argument {option}: {words}" in last and "TF_AMP" not in last
+
+
+def test_edits_of_lists_that_contradict_each_other_are_named_as_typed(capsys):
+    edits = ("--add", "deny=Exp", "--add", "allow=Exp")
+    assert cli.main(["run", *edits, "nowhere.py"]) == 2
+    assert "--add adds Exp to the deny list and --add" in capsys.readouterr().err
+
+
+def test_a_word_that_is_a_script_is_run_though_a_command_is_near(folder):
+    (folder / "explian").write_text("print('ran')")
+    assert tf_amp_of(folder, "explian").out == "ran\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "verify model --tolerance -1",
+        "verify model --tolerance nan",
+        "verify model --device-profile v1000",
+        "audit model --device-profile v1000",
+        "explain script.py --measure",
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_tensorflow_is_imported(folder, command):
+    program = f"""
+import sys
+from tf_amp.commands import cli
+try:
+    print(cli.main({command.split()!r}))
+except SystemExit as ended:
+    print(ended.code)
+print("tensorflow" in sys.modules)
+"""
+    cwd = folder / "scripts"
+    (cwd / "model").mkdir()
+    done = run_interpreter(("-c", program), cwd=cwd)
+    assert done.lines() == ["2", "False"], done.err
+
+
+@pytest.mark.parametrize("name", ["v1000", "nothing-like-it"])
+def test_a_wrong_profile_lists_each_once(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["audit", "model", "--device-profile", name])
+    said = capsys.readouterr().err
+    assert said.count("a100") == said.count("cpu-generic") == 1

@@ -113,6 +113,6 @@ def test_what_belongs_to_a_saved_model_is_refused_for_scripts(tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     assert cli.main(["explain", str(script), "--measure"]) == 2
-    assert "--measure belong to SavedModels" in capsys.readouterr().err
+    assert "--measure can be given with a SavedModel only" in capsys.readouterr().err
     assert cli.main(["explain", str(tmp_path / "none.py")]) == 2
     assert "no such SavedModel or script" in capsys.readouterr().err

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 from tf_amp.config import amp_config
-from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.config import setting_values as values
+from tf_amp.config.exclusion import checked_patterns
+from tf_amp.errors import AmpError, ConfigError, ScriptMissingError
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
 MOST_SECONDS = 365 * 86400.0
@@ -19,7 +23,7 @@ def add_rows_to(parser: argparse.ArgumentParser, option: str, count: int) -> Non
     """Add how many rows are printed to a parser; None stands for all of them."""
     parser.add_argument(
         option,
-        type=_count_from_text,
+        type=_rows_from_text,
         default=count,
         metavar="N",
         help=f"rows to print ({count}); 0 for all",
@@ -30,15 +34,59 @@ def add_rewriting_to(parser: argparse.ArgumentParser, levels: str) -> None:
     """Add the options that say how graphs are rewritten to a parser."""
     add = parser.add_argument
     add("--dtype", choices=amp_config.LOW_DTYPES, help="this device's by default")
-    add("--opt-level", type=str.upper, metavar="LEVEL", help=levels)
-    add("--device-profile", metavar="NAME", help="plan for this device")
-    add(
+    add_checked_to(
+        parser, "--opt-level", amp_config.checked_level, metavar="LEVEL", help=levels
+    )
+    add_profile_to(parser, help="plan for this device")
+    add_checked_to(
+        parser,
         "--exclude",
+        checked_patterns,
         action="append",
         default=[],
         metavar="REGEX|@FILE",
         help="operations with such names stay float32; @FILE reads a list",
     )
+
+
+def add_profile_to(parser: argparse.ArgumentParser, **given: Any) -> None:
+    """Add the profile of a device, which there has to be, to a parser."""
+
+    def check(value: str, name: str) -> None:
+        from grappler_pass.costs import DeviceProfile
+
+        DeviceProfile.load(values.checked_profile(value, name))
+
+    add_checked_to(parser, "--device-profile", check, metavar="NAME", **given)
+
+
+def check_file(value: str, name: str) -> None:
+    """Refuse the path of a file that there is not."""
+    if not pathlib.Path(value).expanduser().is_file():
+        raise ConfigError(f"{name}: there is no file {value}.")
+
+
+def add_checked_to(
+    parser: argparse.ArgumentParser,
+    option: str,
+    check: Callable[[str, str], object],
+    **given: Any,
+) -> None:
+    """Add an option whose value stays text, and is refused as a setting would be.
+
+    So what is wrong is said of the option, before anything is imported or run. The
+    check gets the value and the option's name.
+    """
+
+    def text_from(text: str) -> str:
+        try:
+            check(text, option)
+        except AmpError as error:
+            said = str(error).removeprefix(f"{option}: ")
+            raise argparse.ArgumentTypeError(said) from error
+        return text
+
+    parser.add_argument(option, type=text_from, **given)
 
 
 def environment_from(options: argparse.Namespace) -> dict[str, str | None]:
@@ -51,7 +99,14 @@ def environment_from(options: argparse.Namespace) -> dict[str, str | None]:
     }
 
 
-def _count_from_text(text: str) -> int | None:
+def count_from_text(text: str) -> int:
+    """Return a number of 1 or more, as the `type` of an option."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 1 or more")
+    return int(text)
+
+
+def _rows_from_text(text: str) -> int | None:
     """Return a number of rows, as the `type` of an option; None: 0, for all of them."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 0 or more")
@@ -104,9 +159,6 @@ def check_model(options: argparse.Namespace) -> None:
     """Refuse options that make no sense together, or of the other kind of source."""
     if not options.model.exists():
         raise ScriptMissingError(f"{options.model}: no such SavedModel or script.")
-    batch = getattr(options, "batch", None)
-    if batch is not None and batch <= 0:
-        raise ConfigError(f"--batch must be positive, got {batch}.")
     if options.model.is_dir():
         if options.script_arguments or options.seconds is not None:
             raise ConfigError(
@@ -114,7 +166,9 @@ def check_model(options: argparse.Namespace) -> None:
                 "arguments belong to scripts."
             )
         return
-    offered = [name for name in _OF_MODELS if hasattr(options, name)]
-    if any(getattr(options, name) for name in offered):
-        names = " and ".join(f"--{name}" for name in offered)
-        raise ConfigError(f"{names} belong to SavedModels.")
+    given = [f"--{name}" for name in _OF_MODELS if getattr(options, name, None)]
+    if given:
+        raise ConfigError(
+            f"{options.model} is a script: {' and '.join(given)} can be given with a "
+            "SavedModel only."
+        )

@@ -134,8 +134,8 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     signatures = _signatures_of(job.given)
     if not signatures:
         raise ConfigError(
-            f"calibration: {job.source} has no signature that could be fed; export it "
-            "with one."
+            f"--calibration: {job.source} has no signature that could be fed; export "
+            "it with one."
         )
     found: list[Ranges] = []
     errors: dict[str, AmpError] = {}

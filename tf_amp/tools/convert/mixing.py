@@ -180,7 +180,7 @@ def _unmatched(patterns: Sequence[str], graph_def: GraphDef) -> Iterator[str]:
     names = [node.name for node in _all_nodes(graph_def)] if patterns else []
     for pattern in patterns:
         if not any(map(finder([pattern]), names)):
-            yield f"exclude: {pattern!r} matches no operation of the model"
+            yield f"the exclusion {pattern!r} matches no operation of the model"
 
 
 def _unknown(graph_def: GraphDef) -> Iterator[str]:

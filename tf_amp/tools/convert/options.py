@@ -69,8 +69,9 @@ def options_from(
     is_for_mixing = is_low or options.verify or options.calibration is not None
     if options.to == FLOAT32 and is_for_mixing:
         raise ConfigError(
-            "to='float32' takes a converted model back; weights='low', calibration, "
-            "verify and keep_io=False belong to conversions to mixed precision."
+            "--to float32 (to='float32') takes a converted model back; --weights low, "
+            "--calibration, --verify and --no-keep-io (keep_io=False) belong to "
+            "conversions to mixed precision."
         )
     return options
 

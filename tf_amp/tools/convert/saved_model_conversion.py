@@ -43,8 +43,8 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     )
     if job.options.verify and not has_signatures:
         raise ConfigError(
-            f"verify: {job.source} has no signature that could be run; export it with "
-            "one, or convert it without verify."
+            f"--verify: {job.source} has no signature that could be run; export it "
+            "with one, or convert it without --verify (verify=True)."
         )
     back.refuse_converted(job.given / stored_models.EXTRAS)
     file = VariablesFile.of(job.given)
@@ -86,8 +86,8 @@ def _retype_signatures(
     found = tuple(dict.fromkeys(name for names in changed for name in names))
     if not found:
         raise ConfigError(
-            f"keep_io=False: {job.source} has no signature with float32 inputs or "
-            "outputs."
+            f"--no-keep-io (keep_io=False): {job.source} has no signature with float32 "
+            "inputs or outputs."
         )
     return found
 
@@ -100,7 +100,7 @@ def _mix(
     if low and len(model.meta_graphs) > 1:
         tags = [list(m.meta_info_def.tags) for m in model.meta_graphs]
         raise ConfigError(
-            f"weights='low': {job.source} holds {len(tags)} graphs (tags {tags}) that "
+            f"--weights low: {job.source} holds {len(tags)} graphs (tags {tags}) that "
             "share their variables; only models with one graph can store them low."
         )
     found = [
@@ -133,8 +133,8 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
     """
     if not job.options.keep_io:
         raise ConfigError(
-            f"keep_io=False: {job.source} is a frozen graph, which has no signatures "
-            "whose dtypes could change; SavedModels and .keras files have."
+            f"--no-keep-io (keep_io=False): {job.source} is a frozen graph, which has "
+            "no signatures whose dtypes could change; other models have."
         )
     graph_def = frozen_graph(job.given)
     back.refuse_converted(frozen_extras(job.given))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
-from tf_amp.errors import ConfigError
+from tf_amp.config.setting_values import checked_tolerance
 from tf_amp.measuring import progress
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
@@ -166,15 +166,6 @@ def worst_of(found: Sequence[Verification]) -> Verification:
         checks=tuple(worst),
         culprits=tuple(culprits) if searched else None,
         tries=sum(each.tries for each in found),
-    )
-
-
-def checked_tolerance(tolerance: float | None) -> float | None:
-    """Return a tolerance; ConfigError unless it is a number greater than 0, or None."""
-    if tolerance is None or 0.0 < tolerance < float("inf"):
-        return tolerance
-    raise ConfigError(
-        f"tolerance: received {tolerance!r}; allowed are numbers greater than 0."
     )
 
 

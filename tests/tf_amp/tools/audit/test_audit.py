@@ -183,12 +183,9 @@ def test_json_holds_the_figures_and_the_obstacles(exported, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{model}", "--device", "v1000"], ("did you mean 'v100'", "a100", "t4")),
         (["nowhere", "--device", "v100"], ("nowhere: no such SavedModel",)),
         (["{empty}", "--device", "v100"], ("does not hold a SavedModel",)),
-        (["{model}", "--device", "t4", "--dtype", "float8"], ("bfloat16, float16",)),
         (["{model}", "--device", "t4", "--signature", "x"], ("serving_default",)),
-        (["{model}", "--device", "t4", "--batch", "0"], ("--batch must be positive",)),
         (["{model}", "--device", "t4", "--", "x"], ("belong to scripts",)),
     ],
 )
@@ -199,6 +196,22 @@ def test_bad_input_is_named_and_ends_with_2(
     assert cli.main(["audit", *filled]) == 2
     said = capsys.readouterr().err
     assert all(word in said for word in words)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--device-profile", "v1000", ("did you mean 'v100'", "a100", "t4")),
+        ("--dtype", "float8", ("bfloat16", "float16")),
+        ("--batch", "0", ("wanted is 1 or more",)),
+    ],
+)
+def test_a_wrong_option_is_named(option, value, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", "model", "--device-profile", "t4", option, value])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2
+    assert all(word in said for word in (f"argument {option}:", repr(value), *words))
 
 
 @pytest.mark.parametrize("seconds", ["inf", "1e20", "nan", "0", "-3", "soon"])
@@ -215,7 +228,7 @@ def test_a_time_that_cannot_be_waited_for_is_refused(
 
 
 def test_an_unknown_device_is_refused_in_python_too():
-    with pytest.raises(ConfigError, match="Known devices: a100"):
+    with pytest.raises(ConfigError, match="Known are a100"):
         tf_amp.audit(lambda x: x, tf.TensorSpec(()), device_profile="gtx")
 
 

@@ -250,7 +250,7 @@ def test_a_lambda_layer_is_not_run_unless_the_user_allows_it(
         ({"to": "float64"}, "to: received 'float64'; allowed are mixed, float32"),
         ({"batch": 0}, "batch: received 0"),
         ({"to": "float32", "weights": "low"}, "belong to conversions"),
-        ({"device_profile": "no-such"}, "Known devices"),
+        ({"device_profile": "no-such"}, "device_profile: unknown .* Known are a100"),
         ({"dtype": "int8"}, "dtype: received 'int8'"),
     ],
 )

@@ -110,5 +110,7 @@ def test_going_back_to_float32_is_not_verified(tmp_path: pathlib.Path, capsys) -
     tf_amp.convert(base / "none", base / "mixed", **PLANNED)
     arguments = [str(base / "mixed"), str(base / "back"), "--to", "float32"]
     assert cli.main(["convert", *arguments, "--verify"]) == 2
-    assert "verify and keep_io=False belong to" in capsys.readouterr().err
+    assert (
+        "--verify and --no-keep-io (keep_io=False) belong to" in capsys.readouterr().err
+    )
     assert cli.main(["convert", *arguments]) == 0
