@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 from typing import Any
 
 
@@ -22,6 +23,8 @@ class Code(enum.Enum):
     SUMMARY = "AMP105"
     WRONG_KERNEL = "AMP106"
     LOW_ALREADY = "AMP107"
+    NOTHING_SEEN = "AMP108"
+    OTHER_BACKEND = "AMP109"
     # Mixed precision, or a part of it, is not in force.
     SWITCH_FAILED = "AMP201"
     REWRITE_FAILED = "AMP202"
@@ -49,6 +52,10 @@ class Code(enum.Enum):
     def ends(self, text: str) -> str:
         """Return a message that ends with the code; values may yet be put into it."""
         return f"{text} ({self.value})"
+
+    def say(self, text: str) -> None:
+        """Print a line on stderr, for who started the program."""
+        print(self.ends(f"tf-amp: {text}"), file=sys.stderr, flush=True)
 
     def warn(self, text: str, *values: object) -> None:
         """Log a warning that ends with the code."""

@@ -68,7 +68,10 @@ CALL_FUNCTION = Hook(
     "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction._call_flat",
     "a rewrite that fails in a function is reported as a warning only",
 )
-
+MAKE_MODEL = Hook(
+    "keras.src.trainers.trainer:Trainer.__init__",
+    "models of another backend of Keras are not mentioned",
+)
 
 # Owner, original and replacement of each.
 _patches: dict[Hook, tuple[Any, Method, Method]] = {}

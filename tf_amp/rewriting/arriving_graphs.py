@@ -30,6 +30,7 @@ from tf_amp.rewriting import (
     notices,
     stripping,
     unneeded_loss_scales,
+    unseen,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
 from tf_amp.tracing import bypass, terms
@@ -213,6 +214,7 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
                 scope.config.log_dir, marks.graph, graph_def, item, chosen
             )
         return None
+    unseen.note_products()
     begin = time.perf_counter()
     item = dataclasses.replace(
         item,

@@ -10,7 +10,6 @@ import atexit
 import dataclasses
 import functools
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -371,4 +370,4 @@ def _why(plan: Plan, config: AmpConfig) -> str:
 
 
 def _print(code: Code, text: str) -> None:
-    print(code.ends(f"tf-amp: {text}"), file=sys.stderr, flush=True)
+    code.say(text)

@@ -31,6 +31,8 @@ class TfAmpAutostart:
             "tensorflow.python.training.server_lib",
             "tensorflow.python.checkpoint.checkpoint",
             "tensorflow.python.ops.gradients_util",
+            "tensorflow.python.ops.resource_variable_ops",
+            "keras.src.trainers.trainer",
             "keras.src.saving.saving_lib",
             "tf_keras.src.saving.saving_lib",
         ):

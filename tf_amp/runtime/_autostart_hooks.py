@@ -14,11 +14,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# The method of a module, and what of tf_amp.runtime.autostart gets its object.
 METHODS = {
-    "tensorflow.python.framework.func_graph": ("FuncGraph", "__init__"),
-    "tensorflow.python.client.session": ("BaseSession", "__init__"),
-    "tensorflow.python.training.server_lib": ("Server", "start"),
-    "tensorflow.python.checkpoint.checkpoint": ("TrackableSaver", "__init__"),
+    "tensorflow.python.framework.func_graph": ("FuncGraph", "__init__", "start"),
+    "tensorflow.python.client.session": ("BaseSession", "__init__", "start"),
+    "tensorflow.python.training.server_lib": ("Server", "start", "start"),
+    "tensorflow.python.checkpoint.checkpoint": ("TrackableSaver", "__init__", "start"),
+    "tensorflow.python.ops.resource_variable_ops": (
+        "ResourceVariable",
+        "__init__",
+        "note_variable",
+    ),
+    "keras.src.trainers.trainer": ("Trainer", "__init__", "note_model"),
 }
 # The function of a module, and where it is called: the module and its name there.
 FUNCTIONS = {
@@ -63,8 +70,8 @@ def watch(loader: "Any") -> None:
 
         def exec_module(module: "Any") -> None:
             execute(module)
-            owner, method = METHODS.get(module.__name__, ("", ""))
-            wrap(getattr(module, owner, None), method)
+            owner, method, act = METHODS.get(module.__name__, ("", "", ""))
+            wrap(getattr(module, owner, None), method, act)
             wrap_function(module, *FUNCTIONS.get(module.__name__, ("", "", "")))
 
         loader.exec_module = exec_module
@@ -72,7 +79,7 @@ def watch(loader: "Any") -> None:
         pass
 
 
-def wrap(cls: "Any", method: str) -> None:
+def wrap(cls: "Any", method: str, act: str) -> None:
     """Have the class look at the environment whenever the method is called."""
     original = getattr(cls, method, None)
     if original is None:
@@ -81,10 +88,10 @@ def wrap(cls: "Any", method: str) -> None:
     def watched(self: "Any", *args: "Any", **kwargs: "Any") -> "Any":
         # A server's first graph may come as soon as it has started.
         if method == "start":
-            look(self)
+            look(self, act)
         result = original(self, *args, **kwargs)
         if method != "start":
-            look(self)
+            look(self, act)
         return result
 
     put(cls, method, watched)
@@ -101,7 +108,7 @@ def wrap_function(module: "Any", function: str, caller: str, name: str) -> None:
 
     def watched(*args: "Any", **kwargs: "Any") -> "Any":
         before = in_use()
-        look(None)
+        look(None, "start")
         after = in_use()
         if before is watched and after is not watched:
             return after(*args, **kwargs)
@@ -110,14 +117,14 @@ def wrap_function(module: "Any", function: str, caller: str, name: str) -> None:
     put(module, function, watched)
 
 
-def look(made: "Any") -> None:
-    """Start tf-amp if the environment asks for it."""
+def look(made: "Any", act: str) -> None:
+    """Give what was made to tf-amp if the environment asks for it."""
     environ = sys.modules["os"].environ
     for switch in SWITCHES:
         if environ.get(switch, "").strip().lower() not in OFF:
             from tf_amp.runtime import autostart
 
-            autostart.start(made)
+            getattr(autostart, act)(made)
             break
 
 

@@ -1,14 +1,16 @@
 """Start tf-amp from within a program that only sets an environment variable.
 
 `tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made, and
-each server that starts, while the switch is on; what the switch says is read by
-`runtime`. Without the `.pth` file (in a folder that Python does not treat as
-site-packages, or under `python -S`) nothing calls it: see `is_installed`.
+each server that starts, while the switch is on, and `note_variable` and `note_model`
+for what may never come to a graph; what the switch says is read by `runtime`. Without
+the `.pth` file (in a folder that Python does not treat as site-packages, or under
+`python -S`) nothing calls it: see `is_installed`.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp import uncaught
@@ -68,6 +70,20 @@ def _join(made: object) -> None:
         from tf_amp.runtime import switch
 
         switch.take_in(made)
+
+
+def note_variable(variable: Any) -> None:
+    """Notice what a process makes that is about to compute, perhaps eagerly."""
+    from tf_amp.rewriting import unseen
+
+    unseen.note_variable(variable)
+
+
+def note_model(model: object) -> None:
+    """Notice models that TensorFlow does not compute."""
+    from tf_amp.rewriting import unseen
+
+    unseen.note_model()
 
 
 def is_installed() -> bool:

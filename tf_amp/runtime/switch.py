@@ -24,7 +24,7 @@ from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.errors import ShimError
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import graph_settings, host
+from tf_amp.rewriting import graph_settings, host, unseen
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tracing import excluded_layers, stamps
@@ -104,6 +104,8 @@ def enable(
     config = AmpConfig.from_env()
     config = dataclasses.replace(config, enabled=True, **chosen)
     _switch_on(config, is_programs=True)
+    unseen.watch()
+    private.install_when_imported(private.MAKE_MODEL, private.acting_after(_note_model))
 
 
 init = enable
@@ -217,6 +219,10 @@ def plans() -> tuple[Plan, ...]:
     a folder in TF_AMP_LOG, a callback, or a log at INFO. Those of `explain` always do.
     """
     return tuple(host.current().plans)
+
+
+def _note_model(result: None, model: Any, *args: Any, **kwargs: Any) -> None:
+    unseen.note_model()
 
 
 def _switch_on(config: AmpConfig, *, is_programs: bool) -> None:

@@ -43,8 +43,24 @@ class Server:
         from tf_amp.runtime.autostart import started
         self.noticed = started == [self]
 """,
+    "tensorflow/python/ops/__init__.py": "",
+    "tensorflow/python/ops/resource_variable_ops.py": """
+class ResourceVariable:
+    def __init__(self, value):
+        self.value = value
+""",
+    "keras/__init__.py": "",
+    "keras/src/__init__.py": "",
+    "keras/src/trainers/__init__.py": "",
+    "keras/src/trainers/trainer.py": """
+class Trainer:
+    def __init__(self):
+        self.made = True
+""",
     "tf_amp/__init__.py": "",
-    "tf_amp/runtime/autostart.py": "started = []\nstart = started.append",
+    "tf_amp/runtime/autostart.py": "started, variables, models = [], [], []\n"
+    "start, note_variable = started.append, variables.append\n"
+    "note_model = models.append\n",
 }
 IMPORT_BOTH = """
 import os, sys
@@ -114,6 +130,20 @@ first = {made}
 print([each is first for each in sys.modules["tf_amp.runtime.autostart"].started])
 """
     assert started.run(code) == ["False", "[True]"]
+
+
+def test_variables_and_models_are_noticed_without_a_start(started: Environment) -> None:
+    code = """
+import os, sys
+from keras.src.trainers.trainer import Trainer
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
+variable, model = ResourceVariable(2), Trainer()
+from tf_amp.runtime import autostart
+print(autostart.variables == [variable], autostart.models == [model], variable.value)
+print(autostart.started)
+"""
+    assert started.run(code) == ["True True 2", "[]"]
 
 
 def test_a_server_is_noticed_before_it_starts(started: Environment) -> None:
