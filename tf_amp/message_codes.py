@@ -25,6 +25,7 @@ class Code(enum.Enum):
     LOW_ALREADY = "AMP107"
     NOTHING_SEEN = "AMP108"
     OTHER_BACKEND = "AMP109"
+    NOTHING_EXCLUDED = "AMP110"
     # Mixed precision, or a part of it, is not in force.
     SWITCH_FAILED = "AMP201"
     REWRITE_FAILED = "AMP202"

@@ -11,8 +11,10 @@ import dataclasses
 import functools
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.eligibility.reasons import Cause
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp.config import devices
@@ -20,6 +22,7 @@ from tf_amp.config.counts import counted
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import earlier_types, host
 from tf_amp.rewriting.compiled.pricing import UNDER_XLA
+from tf_amp.tracing.excluded_layers import is_of_layer
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -35,6 +38,9 @@ _LONG_SECONDS = 60.0
 _GRAPHS_KEPT = 256
 # As Linux names the instructions of x86 and of ARM.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# Exclusions that are named where several match nothing.
+_NAMED = 3
+_NAMES = "`tf-amp explain SCRIPT --top 0` lists the names"
 _REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
 # Behind those of `step_comparison.CALLS_IN_FLOAT32`.
@@ -88,8 +94,10 @@ class Job:
         self._graphs: dict[int, _Graph] = {}
         # Calls of what was said to be decided by its steps.
         self._promised: CallCount | None = None
+        # Whether an operation was seen that an exclusion matches.
+        self._exclusions: dict[str, bool] = {}
         self._lock = renewed_lock()
-        atexit.register(self._print_summary)
+        atexit.register(self._end)
 
     def add(
         self,
@@ -133,9 +141,42 @@ class Job:
         """Return whether it was said that the steps of a graph decide."""
         return graph.calls is self._promised
 
+    def look_for(self, exclusions: Sequence[str], plan: Plan) -> None:
+        """Note which exclusions match an operation of a plan, or a part of one."""
+        missing = [
+            each
+            for each in exclusions
+            if not self._exclusions.get(each) and not is_of_layer(each)
+        ]
+        rows = plan.decisions if missing else ()
+        names = {row.slot.node for row in rows}
+        reasons = {r.reason.detail for r in rows if r.reason.cause is Cause.EXCLUDED}
+        for each in missing:
+            is_seen = each in reasons or any(map(finder([each]), names))
+            self._exclusions[each] = is_seen
+
+    def _end(self) -> None:
+        # A forked child has what its parent registered.
+        if os.getpid() == self._process:
+            self._print_unmatched()
+            self._print_summary()
+
+    def _print_unmatched(self) -> None:
+        unmatched = [
+            repr(each) for each, is_seen in self._exclusions.items() if not is_seen
+        ]
+        if not unmatched:
+            return
+        listed = ", ".join(unmatched[:_NAMED])
+        if others := len(unmatched[_NAMED:]):
+            listed += f" and {counted(others, 'other')}"
+        verb = "matches" if len(unmatched) == 1 else "match"
+        said = f"exclude: {listed} {verb} no operation of the graphs that ran"
+        _print(Code.NOTHING_EXCLUDED, f"{said}; {_NAMES}")
+
     def _print_summary(self) -> None:
         seconds = time.monotonic() - self._begin
-        if os.getpid() != self._process or not self._graphs:
+        if not self._graphs:
             return
         if seconds < _LONG_SECONDS:
             self._print_undecided()
@@ -199,6 +240,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
 
     if not config.verbose:
         return
+    _job().look_for(config.exclude, plan)
     taking_part = host.current()
     if plan.is_empty and (dtype := earlier_types.low_dtype_of(graph_def)):
         why = earlier_types.cause_of(graph_def)

@@ -45,9 +45,14 @@ def checked_exclusions(value: object, name: str = "exclude") -> tuple[str, ...]:
     return checked_patterns(patterns, name)
 
 
+def is_of_layer(pattern: str) -> bool:
+    """Return whether a pattern stands for a layer, and no operation has its name."""
+    return pattern.startswith(_PREFIX)
+
+
 def install(exclude: Iterable[str]) -> None:
     """Keep layers among what is excluded in float32 when they are called."""
-    if any(pattern.startswith(_PREFIX) for pattern in exclude):
+    if any(map(is_of_layer, exclude)):
         for hook in tracing.CALL_LAYER:
             install_when_imported(hook, _call)
 

@@ -86,6 +86,42 @@ devices._CPU_FILE = pathlib.Path({str(cpu)!r})
     )
 
 
+@pytest.mark.parametrize(
+    ("exclude", "code", "listed"),
+    [
+        ("Relu no_such_name", "", "'no_such_name' matches"),
+        ("a.b c.d e.f g.h ^matmul", "", "'a.b', 'c.d', 'e.f' and 1 other match"),
+        (
+            "",
+            "import tf_amp\ntf_amp.enable(exclude=['mul$', 'nil'])\n",
+            "'nil' matches",
+        ),
+        ("Relu matmul", "", None),
+    ],
+)
+def test_exclusions_that_match_nothing_are_named_at_the_end(
+    exclude: str, code: str, listed: str | None
+) -> None:
+    given = {**GAINS, "TF_AMP_EXCLUDE": exclude}
+    _, *others = lines_of(TRAINING + code + STEPS.format(2), given)
+    line = (
+        f"exclude: {listed} no operation of the graphs that ran; "
+        "`tf-amp explain SCRIPT --top 0` lists the names (AMP110)"
+    )
+    assert others == ([line] if listed else [])
+
+
+def test_an_excluded_layer_counts_as_no_name() -> None:
+    program = """
+import keras, numpy as np, tf_amp
+layer = keras.layers.Dense(64)
+model = keras.Sequential([keras.Input([64]), layer])
+tf_amp.enable(exclude=[layer])
+model.predict(np.ones([64, 64]), verbose=0)
+"""
+    assert [line[-8:] for line in lines_of(program, GAINS)] == ["(AMP102)"]
+
+
 KERAS = """
 import numpy as np, keras, tensorflow as tf
 keras.config.set_dtype_policy({policy!r})
