@@ -19,13 +19,24 @@ _UNLIMITED = 100_000
 class FittedTable(Table):
     """A table of which a narrow terminal shows the columns that matter most.
 
-    The first column has names, which may be folded; no other is.
+    One column, the first unless told otherwise, has names, which may be folded; no
+    other is.
     """
 
-    def __init__(self, spare: Sequence[str]) -> None:
-        """Say which columns may be left out, by headings, first what matters least."""
-        super().__init__(box=SIMPLE, padding=(0, 1, 0, 0))
-        self._spare = spare
+    def __init__(
+        self, spare: Sequence[str], *, names: int = 0, has_rule: bool = True
+    ) -> None:
+        """Say which columns may be left out, by headings, first what matters least.
+
+        `names` is the number of the column with names. Without a rule there is none
+        below the headings.
+        """
+        box, padding = (SIMPLE, (0, 1, 0, 0)) if has_rule else (None, (0, 1))
+        style = None if has_rule else "dim"
+        super().__init__(
+            box=box, padding=padding, pad_edge=has_rule, header_style=style
+        )
+        self._spare, self._names = spare, names
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -43,15 +54,20 @@ class FittedTable(Table):
 
     def _shown(self, left_out: Collection[str], name_width: int | None = None) -> Table:
         """Return a table of the other columns."""
-        table = Table(box=self.box, padding=self.padding)
+        table = Table(
+            box=self.box,
+            padding=self.padding,
+            pad_edge=self.pad_edge,
+            header_style=self.header_style,
+        )
         columns = [column for column in self.columns if column.header not in left_out]
         for number, column in enumerate(columns):
             table.add_column(
                 column.header,
                 justify=column.justify,
                 overflow=column.overflow,
-                no_wrap=number > 0,
-                max_width=None if number else name_width,
+                no_wrap=number != self._names,
+                max_width=name_width if number == self._names else None,
             )
         for cells in zip(*(column.cells for column in columns), strict=True):
             table.add_row(*cells)

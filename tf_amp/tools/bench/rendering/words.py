@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from tf_amp.config.fitted_table import FittedTable
 from tf_amp.tools.bench.job import SCRIPT, Job
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.record import Record
@@ -41,6 +41,8 @@ TITLES = (
     "error",
     "16-bit ops",
 )
+# What a narrow terminal does without, first what matters least.
+_SPARE = ("16-bit ops", "peak MiB", "first step s", "error", "items/s")
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -181,14 +183,14 @@ def print_record(record: Record) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDE)
-    table = Table(box=None, header_style="dim", pad_edge=False)
+    table = FittedTable(_SPARE, names=TITLES.index("method"), has_rule=False)
     for name in TITLES:
         is_text = name in ("method", "verdict")
         table.add_column(name, justify="left" if is_text else "right")
     for _, of_batch in itertools.groupby(record.rows, lambda row: row.batch):
         for row in of_batch:
-            style = None if row.failure else _STYLES.get(row.verdict)
-            table.add_row(*map(Text, cells(row)), style=style)
+            style = "" if row.failure else _STYLES.get(row.verdict, "")
+            table.add_row(*(Text(cell, style) for cell in cells(row)))
         table.add_row()
     console.print(Text(title_of(record.job), style="bold"))
     console.print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -35,6 +36,31 @@ def test_the_table_has_a_line_for_each_method(capsys) -> None:
     assert ["8", "tf-amp", "failed", *"-------"] in lines
     assert "32 float32 300 106.7 - - 5.0 3 - 0 of 9".split() in lines
     assert "timed: calls of the step; medians of 3 rounds." in printed
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (80, "16-bit ops, peak MiB, first step s"),
+        (100, "16-bit ops, peak MiB"),
+        (200, ""),
+    ],
+)
+def test_a_terminal_shows_whole_names_of_methods(
+    width: int, left_out: str, monkeypatch, capsys
+) -> None:
+    method = "tf-amp:O2+TUNE=off"
+    record = record_of(
+        job_of(method), RECORD.samples[:3], samples_of(method, [0.05, 0.06, 0.05])
+    )
+    for name, value in (("COLUMNS", width), ("FORCE_COLOR", 1), ("TERM", "xterm")):
+        monkeypatch.setenv(name, str(value))
+    print_record(record)
+    printed = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert f" {method} " in printed and "…" not in printed
+    assert "speed-up (rounds)" in printed and "verdict" in printed
+    (said,) = re.findall("^Not shown: (.*); a wider", printed, re.M) or [""]
+    assert said == left_out
 
 
 def noisy_record(*seconds: float, target: Target = MODULE) -> Record:
