@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 # Which settings hold for an operation, and where it was traced.
 STAMP = "_tf_amp"
-# The operation stays float32.
+# The operation stays float32; the value says who asked for it, in words. What begins
+# with `OWN` is our own arithmetic, which no user has excluded.
 FLOAT32 = "_tf_amp_float32"
+OWN = "tf-amp: "
 # What the operation is a gradient of.
 FORWARD = "_tf_amp_forward"
 # Gradients leave it unscaled.

@@ -44,8 +44,8 @@ def excludes(
     def excluded_by(node: NodeDef) -> str:
         if node.name in excluded:
             return excluded[node.name]
-        if FLOAT32 in node.attr and node.attr[FLOAT32].b:
-            return "float32_scope, or a layer"
+        if FLOAT32 in node.attr:
+            return str(node.attr[FLOAT32].s, "utf-8")
         names = [node.name] if patterns else []
         if patterns and FORWARD in node.attr:
             names.extend(name.decode() for name in node.attr[FORWARD].list.s)

@@ -43,6 +43,7 @@ class Cause(enum.Enum):
     RESERVE_ESCAPES = "its kernel shares a reserve space with one in another graph"
     TIED = "tied to a type attribute that must stay float32"
     EXCLUDED = "excluded by the user"
+    OWN = "arithmetic of tf-amp's own, which takes float32"
     NO_PRODUCT = "arithmetic on what no product made; products read it cast"
     PROMOTED = "meets a float32 value of its own size that no product made"
     STATE = "adds to a variable's value, or to one that a loop carries"

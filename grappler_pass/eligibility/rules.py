@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import OWN
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility import state_updates
 from grappler_pass.eligibility.exclusions import local_names
@@ -119,8 +120,9 @@ def _held_by_caller(case: RuleInput) -> Refusals:
             reason = Reason(Cause.CAST)
         elif node.name in untouchable:
             reason = Reason(Cause.PRESERVED)
-        elif pattern := case.excluded_by(node.proto):
-            reason = Reason(Cause.EXCLUDED, pattern)
+        elif why := case.excluded_by(node.proto):
+            cause = Cause.OWN if why.startswith(OWN) else Cause.EXCLUDED
+            reason = Reason(cause, why.removeprefix(OWN))
         if reason is not None:
             yield from ((slot, reason) for slot in own)
 

@@ -436,8 +436,8 @@ _OF_THE_HOST = (
     Fault(
         "Gradients of what is in a float32 scope go to 16 bits.",
         "tf_amp/tracing/forward_ops.py",
-        "if keeps_float32 or (forward is not None and forward.float32):",
-        "if keeps_float32:",
+        'why = why_float32 or (forward.float32 if forward is not None else "")',
+        "why = why_float32",
         (f"{_TF_AMP}/runtime/test_float32_scope.py",),
     ),
 )

@@ -64,7 +64,7 @@ def _call(call: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> An
     config = current_config() if pattern else None
     if config is None or pattern not in config.exclude:
         return call(layer, *args, **kwargs)
-    with scope_stack.keeping_float32():
+    with scope_stack.keeping_float32(f"layer {layer.name}"):
         return call(layer, *args, **kwargs)
 
 

@@ -35,11 +35,11 @@ class Forward:
 
     Attributes:
       names: of the operation, and of those that it is itself a gradient of.
-      float32: whether the operation was to stay float32.
+      float32: why the operation was to stay float32; "" where it was not.
     """
 
     names: tuple[str, ...]
-    float32: bool
+    float32: str
 
     @cached_attribute
     def attribute(self) -> Any:
@@ -55,12 +55,12 @@ _current: contextvars.ContextVar[Forward | None] = contextvars.ContextVar(
 )
 
 
-def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
+def mark(op: Any, why_float32: str, goes_by_names: bool) -> None:
     """Put on a new operation what is known of it.
 
     Args:
       op: the operation.
-      keeps_float32: whether it stays float32 for its own sake.
+      why_float32: why it stays float32 for its own sake; "" if it need not.
       goes_by_names: whether what it is a gradient of may exclude it by its name.
     """
     forward = _current.get()
@@ -68,19 +68,20 @@ def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
         op._tf_amp_forward = forward
         if goes_by_names:
             op._set_attr(FORWARD, forward.attribute)
-    if keeps_float32 or (forward is not None and forward.float32):
-        put_attribute(op, FLOAT32, b=True)
+    why = why_float32 or (forward.float32 if forward is not None else "")
+    if why:
+        put_attribute(op, FLOAT32, s=why.encode())
 
 
-def is_float32(op: Any) -> bool:
-    """Return whether an operation is marked to stay float32."""
-    return bool(attribute_of(op, FLOAT32))
+def why_float32(op: Any) -> str:
+    """Return why an operation is marked to stay float32; "" where it is not."""
+    return (attribute_of(op, FLOAT32) or b"").decode()
 
 
 def forward_from(op: Any) -> Forward:
     """Return what gradients of an operation belong to."""
     own: Forward | None = getattr(op, "_tf_amp_forward", None)
-    return Forward((op.name, *(own.names if own else ())), is_float32(op))
+    return Forward((op.name, *(own.names if own else ())), why_float32(op))
 
 
 def following(

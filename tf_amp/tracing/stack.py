@@ -85,15 +85,21 @@ def settings_layer(graph: Any) -> Layer | None:
     return None
 
 
-def keeps_float32() -> bool:
-    """Return whether a scope without settings of its own is the innermost one."""
+def keeping_in_float32() -> str:
+    """Return which scope without settings of its own is the innermost one; "" if none.
+
+    What is made in it stays float32.
+    """
     layers = _stack.get()
-    return bool(layers) and layers[-1].settings is None
+    return str(layers[-1].owner) if layers and layers[-1].settings is None else ""
 
 
-def keeping_float32() -> AbstractContextManager[None]:
-    """Keep what is made inside in float32, as `float32_scope` does for users."""
-    return within((*_stack.get(), Layer("float32", None)))
+def keeping_float32(why: str) -> AbstractContextManager[None]:
+    """Keep what is made inside in float32, as `float32_scope` does for users.
+
+    Plans say why.
+    """
+    return within((*_stack.get(), Layer(why, None)))
 
 
 def inherit(result: None, thread: Any, *args: Any, **kwargs: Any) -> None:

@@ -137,7 +137,7 @@ def excluded_parts(
         why = next((w for w in (_why(part, find) for part in parts) if w), "")
         if graph is None and not float32.isdisjoint(map(_source, node.input)):
             # Traced by another process, so that its parts cannot be looked up.
-            why = "float32_scope around what it reads"
+            why = "what it reads is to stay float32"
         if why:
             found.append((node.name, why))
     return tuple(found)
@@ -185,8 +185,8 @@ def _source(name: str) -> str:
 
 def _why(op: Any, find: Callable[[str], str]) -> str:
     """Return what keeps a traced operation in float32, or the empty text."""
-    if forward_ops.is_float32(op):
-        return f"float32_scope around {op.name}"
+    if why := forward_ops.why_float32(op):
+        return f"{why}, around {op.name}"
     return next(filter(None, map(find, forward_ops.forward_from(op).names)), "")
 
 

@@ -28,6 +28,7 @@ from tf_amp.tracing.terms import terms_of
 
 # In the place of settings: the operation was made where mixed precision is off.
 OFF = "off"
+_MADE_OFF = "made where mixed precision is off"
 _MEMORY = "_tf_amp_stamp"
 _COMPLETE = "_tf_amp_complete"
 
@@ -93,8 +94,8 @@ def stamping(in_force: InForce) -> Callable[..., None]:
 
     def stamp(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         settings = _put_stamp(op, stamp_of_graph(graph, in_force(graph)))
-        keeps_float32 = scope_stack.keeps_float32() or settings == OFF
-        forward_ops.mark(op, keeps_float32, excludes_names(settings or ""))
+        why = scope_stack.keeping_in_float32() or (_MADE_OFF if settings == OFF else "")
+        forward_ops.mark(op, why, excludes_names(settings or ""))
 
     return stamp
 

@@ -1,10 +1,12 @@
 """What is kept in float32 takes its gradients along, whatever computes them."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_amp
+from grappler_pass.planning.plan import Cause
 
 X = np.eye(8, dtype="float32")
 
@@ -214,3 +216,45 @@ def test_what_is_excluded_stays_so_in_a_saved_graph():
         )
         session.run(tf.nn.tanh(imported[0]), {x: X})
     assert products() == {"again/head": "float32", "again/tail": "bfloat16"}
+
+
+def why_of(plan, op):
+    """Return the reasons of the rows of an op that are the user's or our own."""
+    of_somebody = (Cause.EXCLUDED, Cause.OWN)
+    rows = [row for row in plan.decisions if row.reason.cause in of_somebody]
+    return {str(row.reason) for row in rows if row.op == op}
+
+
+def test_a_plan_says_who_has_asked_for_float32():
+    layer = keras.layers.Dense(8, name="mine", use_bias=False)
+    tf_amp.enable(opt_level="O2", dtype="float16", exclude=[layer])
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with tf_amp.float32_scope():
+                y = tf.tanh(x @ x)
+            loss = tf.reduce_sum(layer(y))
+        return tape.gradient(loss, x)
+
+    plan = tf_amp.explain(step, tf.TensorSpec((8, 8)))
+    by_user = "excluded by the user: "
+    assert why_of(plan, "Tanh") == {f"{by_user}float32_scope()"}
+    assert why_of(plan, "TanhGrad") == {f"{by_user}float32_scope()"}
+    assert f"{by_user}layer mine" in why_of(plan, "MatMul")
+
+
+def test_nobody_has_excluded_the_loss_scale():
+    tf_amp.enable(opt_level="O2", dtype="float16", loss_scale="dynamic")
+    weight = tf.Variable(X)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(x @ weight)
+        return tape.gradient(loss, weight)
+
+    plan = tf_amp.explain(step, tf.TensorSpec((8, 8)))
+    assert not plan.filter(reason="excluded").decisions
+    assert why_of(plan, "Mul") == {f"{Cause.OWN.value}: the loss scale"}

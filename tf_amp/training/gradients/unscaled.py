@@ -49,7 +49,7 @@ def in_true_units(slope: _Function) -> _Function:
             return slope(*upstream, **options)
         given = map_scalable(call.for_a_while_unscaled, list(upstream))
         # True gradients may be too small for float16.
-        with keeping_float32():
+        with keeping_float32("in_true_units"):
             results = slope(*given, **options)
         return map_scalable(call.seeds, results)
 

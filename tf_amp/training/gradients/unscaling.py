@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from grappler_pass.annotations import OWN
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
@@ -46,6 +47,7 @@ from tf_amp.training.optimizers.called_functions import inner_flags
 from tf_amp.training.overflow import inputs as overflow_inputs
 from tf_amp.training.overflow.messages import warn_of_overflow
 
+_WHY = f"{OWN}the loss scale"
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15
 
@@ -128,7 +130,7 @@ class ScaledCall:
         """Return the gradients to start from, scaled; None and whole numbers stay."""
 
         def scale(given: Sequence[Any]) -> list[Any]:
-            with keeping_float32():
+            with keeping_float32(_WHY):
                 return list(self.loss_scale.scale(given, self._reading))
 
         scaled: list[Any] = map_scalable(scale, list(seeds))
@@ -152,7 +154,7 @@ class ScaledCall:
     def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients that are to be scaled again; no barrier."""
         wide = [_widened(gradient) for gradient in gradients]
-        with keeping_float32():
+        with keeping_float32(_WHY):
             return list(self.loss_scale.unscale(wide, self._reading))
 
     def results(self, gradients: Any) -> Any:
