@@ -40,10 +40,12 @@ class StepVerdicts(NamedTuple):
     Attributes:
       memory: of the device that the graph runs on.
       memories: by type of device, of all that are present.
+      foresees: whether it only says what will be once the graph runs.
     """
 
     memory: StepMemory
     memories: Mapping[str, StepMemory]
+    foresees: bool = False
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Return which of two graphs is faster, or have their steps compared.
@@ -74,6 +76,8 @@ class StepVerdicts(NamedTuple):
                 keeper.op,
             )
             return Outcome.KERNEL_STATE
+        if self.foresees:
+            return Outcome.OPEN if trial.is_sure else Outcome.WITHHELD
         if not trial.is_sure and compared_calls.begin_in_float32(trial):
             return Outcome.WITHHELD
         keep = functools.partial(self._keep, trial, fingerprint, decided)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_amp._tensorflow_private import functions as private
 from tf_amp.rewriting.compiled.homes import device_type_of_compiled
-from tf_amp.rewriting.compiled.pricing import settings_under_xla
+from tf_amp.rewriting.compiled.pricing import settings_with_steps
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
 
@@ -117,7 +117,7 @@ def _parts(
         draft = pipeline.draft_graph(
             body.graph_def,
             own_item,
-            settings_under_xla(chosen),
+            settings_with_steps(chosen),
             shapes=body.shapes,
             name=body.name or name,
         )

@@ -27,6 +27,7 @@ from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, NotMeasurableError
+from tf_amp.measuring.steps.verdicts import own_steps_for
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.runtime import switch
@@ -105,6 +106,7 @@ def explain(
     config = config_for(graph_def)
     graph_def = grappler_preview.optimized_graph(graph_def, kept)
     item, chosen = item_and_settings(graph_def, kept, config)
+    chosen = _foreseeing(chosen, config, graph_settings.target_device_type(graph_def))
     shapes = functools.partial(shapes_from_graph_def, graph_def)
     if measure:
         return prediction_of(graph_def, item, chosen, shapes(), name)
@@ -120,7 +122,16 @@ def _settings_of_body(
     """Return what the pass receives of a body that runs on some device."""
     config = config_for(graph_def)
     chosen = graph_settings.settings_from_config(config, device_type)
+    chosen = _foreseeing(chosen, config, device_type)
     return item_of_body(graph_def, item, config), chosen
+
+
+def _foreseeing(chosen: Settings, config: AmpConfig, device_type: str) -> Settings:
+    """Return settings that know what steps have decided, and will once they run."""
+    own_steps = own_steps_for(config, device_type)
+    if own_steps is not None:
+        own_steps = own_steps._replace(foresees=True)
+    return dataclasses.replace(chosen, own_steps=own_steps)
 
 
 def item_of_body(graph_def: GraphDef, item: Item, config: AmpConfig) -> Item:

@@ -1,0 +1,37 @@
+"""What is explained is what the first call will run, and how that is decided."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.tf_amp.measuring.steps.test_step_comparison import run
+
+EXPLAINED = """
+CostModel.price = lambda *args: believed(*args)._replace(error={error})
+tf_amp.enable(dtype="bfloat16")
+plan = tf_amp.explain(step, tf.constant(A))
+labels_of(1)
+print(plan.is_empty, len(tf_amp.plans()) == 0)
+print(plan.summary().rpartition("; ")[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_empty", "text"),
+    [
+        (3.0, True, "float32, until calls from the 21st on have been compared"),
+        (0.35, False, "applied, until calls from the fifth on have been compared"),
+    ],
+)
+def test_what_is_in_doubt_is_explained_as_it_will_run(
+    error: float, is_empty: bool, text: str, tmp_path: pathlib.Path
+) -> None:
+    lines = run(EXPLAINED.format(error=error), tmp_path)
+    assert lines[-2:] == [f"{is_empty} {is_empty}", f"in doubt: {text}"]
+
+
+def test_without_tuning_what_is_not_sure_stays_float32(tmp_path: pathlib.Path) -> None:
+    lines = run(EXPLAINED.format(error=3.0), tmp_path, TF_AMP_TUNE="off")
+    assert lines[-2] == "True True" and "in doubt" not in lines[-1]
