@@ -65,6 +65,7 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.prediction
 	$(BIN)/python -m benchmarks.first_step
+	$(BIN)/python -m benchmarks.first_steps
 	$(BIN)/python -m benchmarks.pass_time
 	$(BIN)/python -m benchmarks.casts
 

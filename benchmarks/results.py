@@ -24,6 +24,7 @@ COMPARED, BESIDE = "models", "models_beside"
 _TABLES = {
     "prediction": "Predicted against measured",
     "first_step": "The first step",
+    "first_steps": "The first steps, while they are compared",
     "gradients": "Gradients of the first step",
     "memory": "Memory of training steps",
     "published": "Predicted for a V100 against published",

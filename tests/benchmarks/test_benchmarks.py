@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from benchmarks import first_step, gradients, memory
+from benchmarks import first_step, first_steps, gradients, memory
 from benchmarks.benches import bench_of, job_of
 from benchmarks.capture_graphs import CapturedGraph
 from benchmarks.casts import Casts, casts_in
@@ -249,6 +249,21 @@ def test_casts_are_counted_with_their_readers_and_bytes():
     )
     graph = CapturedGraph(b"", ("one", "two"), (), {"x": ((8, 4),)})
     assert casts_in(graph_def, graph) == Casts(1, 2, 1.0, 8 * 4 * 6 / 1e6)
+
+
+def test_the_slowest_steps_in_a_row_leave_out_what_optimizes():
+    float32 = first_steps.Training((5.0, *[0.1] * 50), (0,))
+    # Four of twenty take twice as long, all of them in one row of twenty.
+    seconds = [9.0, *[0.1] * 29, 7.0, *[0.2] * 4, *[0.1] * 26, *[0.05] * 20]
+    ours = first_steps.Training(tuple(seconds), (0, 30))
+    each = first_steps.Round(float32, ours)
+    assert each.slowest(ours) == pytest.approx(20 / 24)
+    assert each.slowest(float32) == pytest.approx(1.0)
+    assert each.last == pytest.approx(2.0)
+    assert ours.optimizing(0.1) == pytest.approx(8.9 + 6.9)
+    text = first_steps.markdown({"mlp": [each] * 3})
+    assert "| 0.83 (0.83-0.83) | 2.00 (2.00-2.00) | 15.8 |" in text
+    assert "- 0 of 1 models have at least 0.95" in text
 
 
 def test_the_first_step_is_told_with_its_share_for_the_demo_too():
