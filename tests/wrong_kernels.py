@@ -123,6 +123,14 @@ def _after_transposed(a: Any, b: Any) -> Any:
     return tf.matmul(a, b)
 
 
+def _has_its_channels(x: Any, w: Any) -> Any:
+    """Return 1 where a convolution has as many channels as its filter says, else 0."""
+    y = tf.nn.conv3d(x, w, [1] * 5, "SAME")
+    if x.dtype == tf.float32:
+        return tf.ones([1])
+    return tf.cast(tf.shape(y)[-1:] == w.shape[-1:], x.dtype)
+
+
 _UNPADDED = {"padding": "EXPLICIT", "explicit_paddings": [0] * 8}
 
 # By the name of a row, and what it computes where rows share it.
@@ -226,6 +234,11 @@ PROGRAMS = {
         ((1, 1, 1, 3), (1, 1, 3, 4)),
         ((1, 1, 1, 3), (1, 2, 3, 4)),
         threads=32,
+    ),
+    "N": Program(
+        _has_its_channels,
+        ((0, 4, 4, 4, 3), (3, 3, 3, 3, 8)),
+        ((2, 4, 4, 4, 3), (3, 3, 3, 3, 8)),
     ),
     "H": Program(
         filter_gradient([1, 1, 16, 96], 1, padding="SAME"),

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.types_pb2 import DT_INT32
+from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
 from grappler_pass.eligibility.numerics.kernel_limits import (
@@ -19,7 +22,12 @@ from grappler_pass.eligibility.numerics.kernel_limits import (
     is_imprecise,
 )
 from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
+from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
+from grappler_pass.kernels.geometry import Role, role_of
+
+# What of the nodes that give a product its shape are run each time.
+RESHAPING_NODES = 4
 
 
 class FusedPart(NamedTuple):
@@ -81,6 +89,7 @@ def split_fused(
     device_type: str,
     has_flat_bias: bool,
     product_alone: bool = False,
+    shape: Shape | None = None,
 ) -> Sequence[NodeDef]:
     """Return the parts of a retyped fused node, or the node alone if it can stay.
 
@@ -92,6 +101,7 @@ def split_fused(
       has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
         fused op also takes one of shape [1, 1, 1, channels].
       product_alone: whether what is fused behind stays float32, with a cast between.
+      shape: of the product, if it may have another when it runs: its `lost_shape`.
     """
     if not product_alone and not needs_split(proto, low_dtype, device_type):
         return (proto,)
@@ -101,6 +111,7 @@ def split_fused(
         unused,
         has_flat_bias=has_flat_bias,
         product_alone=product_alone,
+        shape=shape,
     )
 
 
@@ -111,6 +122,7 @@ def parted(
     *,
     has_flat_bias: bool,
     product_alone: bool = False,
+    shape: Shape | None = None,
 ) -> Sequence[NodeDef]:
     """Return the parts of a fused node; arguments as of `split_fused`.
 
@@ -137,7 +149,57 @@ def parted(
             name = unused(f"{wanted}/tf_amp_cast_float32")
             cast = cast_node(name, node.name, (low_dtype, FLOAT32), node)
             made.append(cast)
+            if shape is not None:
+                made.extend(_reshaped(cast, shape, unused))
     return made
+
+
+def lost_shape(proto: NodeDef, device_type: str, shape: Shape | None) -> Shape | None:
+    """Return the shape of a product that it may not have when it runs; else None.
+
+    Of no images oneDNN's convolutions make a result of these images' shape, in every
+    type. A fused one adds its bias to that; a bias of its own refuses it.
+    """
+    is_convolution = role_of(root_of(proto.op) or proto.op) is Role.FORWARD
+    if not is_convolution or device_type != "CPU" or shape is None:
+        return None
+    channels = shape[-1] if ends_in_channels(proto) else shape[1]
+    return shape if None in shape and channels is not None else None
+
+
+def _reshaped(
+    source: NodeDef, shape: Shape, unused: Callable[[str], str]
+) -> Sequence[NodeDef]:
+    """Return nodes that give a tensor the sizes that are known of it.
+
+    Before   conv([?, 4, 4, 3]), of 8 channels --> [?, 4, 4, 8], or [0, 4, 4, 3]
+    After    Reshape(conv, Shape(conv) * [1, 0, 0, 0] + [0, 4, 4, 8])
+
+    Of constants alone, such as [-1, 4, 4, 8], TensorFlow takes the Reshape out again.
+    """
+    own = [int(size is None) for size in shape]
+
+    def made(op: str, inputs: Sequence[str], **types: int) -> NodeDef:
+        name = unused(f"{source.name}/tf_amp_{op}")
+        node = NodeDef(name=name, op=op, input=inputs, device=source.device)
+        for attr, dtype in types.items():
+            node.attr[attr].type = dtype
+        mark(node, source)
+        return node
+
+    def constant(values: Sequence[int]) -> NodeDef:
+        # It waits for the tensor, and so is in its loop.
+        node = made("Const", [f"^{source.name}"], dtype=DT_INT32)
+        value = tensor_util.make_tensor_proto(np.array(values, np.int32))
+        node.attr["value"].tensor.CopyFrom(value)
+        return node
+
+    sizes = made("Shape", [source.name], T=FLOAT32, out_type=DT_INT32)
+    open_sizes, known_sizes = constant(own), constant([size or 0 for size in shape])
+    masked = made("Mul", [sizes.name, open_sizes.name], T=DT_INT32)
+    right = made("AddV2", [masked.name, known_sizes.name], T=DT_INT32)
+    result = made("Reshape", [source.name, right.name], T=FLOAT32, Tshape=DT_INT32)
+    return (sizes, open_sizes, known_sizes, masked, right, result)
 
 
 def cast_node(name: str, source: str, types: tuple[int, int], near: NodeDef) -> NodeDef:

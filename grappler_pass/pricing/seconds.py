@@ -15,6 +15,7 @@ from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.calls import Price
 from grappler_pass.eligibility.existing_casts import is_free_down
+from grappler_pass.eligibility.fused_ops import RESHAPING_NODES, lost_shape
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.fusions import root_of
 from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS
@@ -173,7 +174,11 @@ class Pricer:
         whole = self.model(node).price(product, "float32")
         behind = max(fused.seconds - whole.seconds, 0.0)
         cast = self.cast_price(Port(node.index, 0), self._low_dtype, "float32")
-        return low._replace(seconds=low.seconds + cast.seconds + behind)
+        seconds = low.seconds + cast.seconds + behind
+        shape = self.spec(Port(node.index, 0)).shape
+        if lost_shape(node.proto, node.device_type, shape) is not None:
+            seconds += RESHAPING_NODES * NODE_SECONDS
+        return low._replace(seconds=seconds)
 
     def model(self, node: Node) -> CostModel:
         """Return the model of the device that a node runs on."""

@@ -15,10 +15,10 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
-from grappler_pass.eligibility.fused_ops import cast_node, split_fused
-from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
-from grappler_pass.graph.view import GraphView, Node, Reader, port_text
+from grappler_pass.graph.view import GraphView, Node, Port, Reader, port_text
 from grappler_pass.planning.casts import CastPlan, Conversion
 from grappler_pass.planning.draft import Draft
 
@@ -78,6 +78,7 @@ def _rewritten(draft: Draft) -> GraphDef:
                     device_type=node.device_type,
                     has_flat_bias=_has_flat_bias(view, node, draft.shapes),
                     product_alone=slots.has_float32_results(node.index),
+                    shape=_lost_shape(view, node, draft.shapes),
                 )
             )
         else:
@@ -92,6 +93,11 @@ def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
         return False
     shape = known_shape(shapes, view, node.inputs[2])
     return shape is not None and len(shape) == 1
+
+
+def _lost_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
+    shape = known_shape(shapes, view, Port(node.index, 0))
+    return lost_shape(node.proto, node.device_type, shape)
 
 
 def is_rewritten(graph_def: GraphDef) -> bool:
