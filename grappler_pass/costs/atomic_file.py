@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -26,7 +26,8 @@ def replacing(path: Path) -> Iterator[TextIO]:
             yield file
         return
     path = path.resolve()
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    # Containers that share a folder have the same numbers of processes and threads.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with draft.open("x", encoding="utf-8") as file:
             yield file

@@ -207,7 +207,7 @@ def _read(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ProfileError(f"no device profile at {path}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ProfileError(f"cannot read device profile {path}: {error}") from error
     if not isinstance(data, dict):
         raise ProfileError(f"device profile {path} is not a JSON object")

@@ -92,12 +92,18 @@ class Kernel:
 
 
 def described(key: str) -> str:
-    """Return a kernel's key as people read it: op, type and shapes."""
-    fields = json.loads(key)
-    shapes = [o[2] if o[1] is None else o[1] for o in fields["operands"]]
-    texts = " and ".join("x".join(map(str, shape)) for shape in shapes if shape)
-    low_dtype = types_pb2.DataType.Value(fields["type"])
-    return f"{fields['op']} in {DTYPE_NAMES[low_dtype]} of {texts}"
+    """Return a kernel's key as people read it: op, type and shapes.
+
+    What is no key, of a file that somebody has changed, is returned as it is.
+    """
+    try:
+        fields = json.loads(key)
+        shapes = [o[2] if o[1] is None else o[1] for o in fields["operands"]]
+        texts = " and ".join("x".join(map(str, shape)) for shape in shapes if shape)
+        low_dtype = types_pb2.DataType.Value(fields["type"])
+        return f"{fields['op']} in {DTYPE_NAMES[low_dtype]} of {texts}"
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return key
 
 
 class Kernels(Protocol):

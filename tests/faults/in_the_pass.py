@@ -479,8 +479,8 @@ _OF_LEARNING = (
     Fault(
         "What one process learns takes away what another has.",
         "tf_amp/measuring/steps/memory.py",
-        "                known = fields_of(self._path)\n",
-        "                known: dict[str, Fields] = {}\n",
+        "            known = _devices_in(fields)\n",
+        "            known: dict[str, Fields] = {}\n",
         ("tests/tf_amp/measuring/steps/test_memory.py",),
     ),
     Fault(

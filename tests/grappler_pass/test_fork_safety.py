@@ -17,7 +17,7 @@ _TAKERS = {
     "variables._lock": "variables.states_here()",
     "plans._made._lock": "plans.known()",
     "private._installing": "private.install_when_imported(private.RUN_SESSION, id)",
-    "memory._lock": "memory.keep('graph', Verdict('graph', True, 2.0, 1.0, 0.0))",
+    "memory._file._lock": "memory.keep('graph', Verdict('graph', True, 2.0, 1.0, 0.0))",
     "seen._lock": "seen._begin(_Graph(()), None)",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",
 }

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from absl import logging
-
-from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.fork_safety import per_process
-from tf_amp.message_codes import Code
+from tf_amp.measuring.kept_file import (
+    Fields,
+    KeptFile,
+    fields_from,
+    is_line,
+    mapping_in,
+)
 
 _SHIPPED = pathlib.Path(__file__).parent / "shipped"
-_FORMAT = 1
+_PART = "kernels"
 
 
 class Outcomes:
@@ -28,8 +30,9 @@ class Outcomes:
     def __init__(self, machine: str, path: pathlib.Path | None) -> None:
         """Read what ships with tf-amp, and what a file has; None: nothing is kept."""
         self.machine = machine
-        self._path = path
-        self._known: dict[str, str] = {**shipped(machine), **self._kept()}
+        self._file = KeptFile(path, _PART)
+        kept = _kernels_in(self._file.read(), machine)
+        self._known: dict[str, str] = {**shipped(machine), **kept}
         self._wrong = {key: fault for key, fault in self._known.items() if fault}
 
     def __contains__(self, key: str) -> bool:
@@ -49,29 +52,13 @@ class Outcomes:
         """Remember how kernels came out, in the file, too, with what others found."""
         self._known.update(found)
         self._wrong.update({key: fault for key, fault in found.items() if fault})
-        if self._path is None:
-            return
-        kernels = {**self._kept(), **found}
-        fields = {"format": _FORMAT, "machine": self.machine, "kernels": kernels}
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as file:
-                json.dump(fields, file, indent=0, sort_keys=True)
-        except OSError as error:
-            Code.NOT_WRITTEN.warn_once(
-                "Which kernels are right is not kept: %s cannot be written: %s",
-                self._path,
-                error,
-            )
 
-    def _kept(self) -> dict[str, str]:
-        if self._path is None or not self._path.is_file():
-            return {}
-        try:
-            return _kernels_in(self._path.read_text(encoding="utf-8"), self.machine)
-        except (OSError, ValueError) as error:
-            logging.warning("kernels are checked again: %s: %s", self._path, error)
-            return {}
+        def change(fields: Fields) -> None:
+            kernels = {**_kernels_in(fields, self.machine), **found}
+            fields["machine"] = self.machine
+            fields[_PART] = dict(sorted(kernels.items()))
+
+        self._file.change(change)
 
 
 def outcomes_path(cache_dir: pathlib.Path, machine: str) -> pathlib.Path:
@@ -82,29 +69,22 @@ def outcomes_path(cache_dir: pathlib.Path, machine: str) -> pathlib.Path:
 
 def shipped(machine: str) -> dict[str, str]:
     """Return what is known of the kernels of a machine before any of them has run."""
-    texts = (path.read_text(encoding="utf-8") for path in _shipped_files())
-    return next(filter(None, (_kernels_in(text, machine) for text in texts)), {})
+    files = (
+        fields_from(p.read_text(encoding="utf-8"), _PART) for p in _shipped_files()
+    )
+    return next(filter(None, (_kernels_in(each, machine) for each in files)), {})
 
 
 def _shipped_files() -> Iterator[pathlib.Path]:
     yield from sorted(_SHIPPED.glob("*.json"))
 
 
-def _kernels_in(text: str, machine: str) -> dict[str, str]:
-    """Return the outcomes in a file; none where it is of another machine.
-
-    Raises:
-      ValueError: it is no such file.
-    """
-    fields = json.loads(text)
-    if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
-        raise ValueError("no outcomes of kernels, or of another version")
+def _kernels_in(fields: Fields, machine: str) -> dict[str, str]:
+    """Return the outcomes that make sense; none where they are of another machine."""
     if fields.get("machine") != machine:
         return {}
-    kernels = fields.get("kernels")
-    if not isinstance(kernels, dict):
-        raise ValueError("it has no kernels")
-    return {str(key): str(fault) for key, fault in kernels.items()}
+    kernels = mapping_in(fields, _PART).items()
+    return {key: fault for key, fault in kernels if is_line(key) and is_line(fault)}
 
 
 @functools.cache

@@ -6,35 +6,33 @@
         "learned": {CELL: [LOG OF MEASURED OVER PREDICTED, ...]}}}}
 
 A device is named with all that must agree for its figures to hold. The file may be
-carried to another machine. Reading believes nothing: what is not as it should be is
-left out. A process reads it once and writes what it adds, with what others have added
-meanwhile; where it cannot be written, the process alone remembers.
+carried to another machine. What is not as it should be is left out. A process reads it
+once and writes what it adds, with what others have added meanwhile.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from absl import logging
-
-from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.learned import MOST_LOG_RATIO, Learned, Lesson
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.message_codes import Code
+from tf_amp.measuring.kept_file import (
+    Fields,
+    KeptFile,
+    is_line,
+    is_number,
+    mapping_in,
+)
 
 FILE = "verdicts.json"
-_FORMAT = 1
+_PART = "devices"
 # Of one device, the latest stay: more graphs than a user has, and more cells.
 _MOST_VERDICTS, _MOST_CELLS = 2000, 5000
-
-Fields = dict[str, Any]
 
 
 class Verdict(NamedTuple):
@@ -66,9 +64,8 @@ class StepMemory:
     def __init__(self, device: str, path: pathlib.Path | None) -> None:
         """Read what the file says of a device; None: nothing is kept."""
         self.device = device
-        self._path = path
-        self._lock = renewed_lock()
-        fields = fields_of(path).get(device, {})
+        self._file = KeptFile(path, _PART)
+        fields = _devices_in(self._file.read()).get(device, {})
         self._faster = {f: v.faster for f, v in verdicts_in(fields).items()}
         self.learned = Learned(lessons_in(fields))
 
@@ -110,47 +107,35 @@ class StepMemory:
 
     def _write(self, add: Callable[[Fields], None]) -> None:
         """Add to what the file says now of this device."""
-        if self._path is None:
-            return
-        try:
-            with self._lock:
-                known = fields_of(self._path)
-                add(known.setdefault(self.device, {}))
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(self._path) as file:
-                    json.dump({"format": _FORMAT, "devices": known}, file, indent=1)
-        except OSError as error:
-            Code.NOT_WRITTEN.warn_once(
-                "What steps have shown is remembered by this process alone: %s cannot "
-                "be written: %s",
-                self._path,
-                error,
-            )
+
+        def change(fields: Fields) -> None:
+            known = _devices_in(fields)
+            add(known.setdefault(self.device, {}))
+            fields[_PART] = known
+
+        self._file.change(change)
 
 
 def fields_of(path: pathlib.Path | None) -> dict[str, Fields]:
     """Return what a file says, by device; nothing where it is no such file."""
-    if path is None or not path.is_file():
-        return {}
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
-            raise ValueError("no file of verdicts, or of another version")
-        return {str(k): v for k, v in fields["devices"].items() if isinstance(v, dict)}
-    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        logging.warning("what steps have shown is found out again: %s: %s", path, error)
-        return {}
+    return _devices_in(KeptFile(path, _PART).read())
+
+
+def _devices_in(fields: Fields) -> dict[str, Fields]:
+    devices = mapping_in(fields, _PART).items()
+    return {k: v for k, v in devices if is_line(k) and isinstance(v, dict)}
 
 
 def verdicts_in(fields: Fields) -> Mapping[str, Verdict]:
     """Return the verdicts of one device by fingerprint."""
     found = {}
-    for fingerprint, values in _entries(fields, "verdicts"):
+    for fingerprint, values in mapping_in(fields, "verdicts").items():
         if isinstance(values, dict) and values.keys() == set(Verdict._fields):
             verdict = Verdict(**values)
             numbers = (verdict.float32_seconds, verdict.low_seconds, verdict.when)
-            if type(verdict.faster) is bool and all(map(_is_number, numbers)):
-                found[fingerprint] = verdict._replace(graph=str(verdict.graph))
+            is_said = type(verdict.faster) is bool and is_line(verdict.graph)
+            if is_said and all(map(is_number, numbers)):
+                found[fingerprint] = verdict
     return found
 
 
@@ -158,19 +143,11 @@ def lessons_in(fields: Fields) -> Mapping[str, Lesson]:
     """Return the lessons of one device by cell."""
     return {
         cell: Lesson().with_readings(logs)
-        for cell, logs in _entries(fields, "learned")
-        if isinstance(logs, list)
-        and all(_is_number(log) and abs(log) <= MOST_LOG_RATIO for log in logs)
+        for cell, logs in mapping_in(fields, "learned").items()
+        if is_line(cell)
+        and isinstance(logs, list)
+        and all(is_number(log) and abs(log) <= MOST_LOG_RATIO for log in logs)
     }
-
-
-def _entries(fields: Fields, name: str) -> Iterator[tuple[str, Any]]:
-    entries = fields.get(name)
-    yield from entries.items() if isinstance(entries, dict) else ()
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
 
 
 def memory_path(cache_dir: pathlib.Path) -> pathlib.Path:
