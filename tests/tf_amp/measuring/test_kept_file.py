@@ -168,10 +168,11 @@ print("1" in Outcomes("here", folder / "kernels" / "here.json"))
     assert done.lines() == ["True", "True"] and "AMP503" not in done.err
 
 
-@pytest.mark.parametrize("count", [6])
 def test_processes_that_share_a_folder_leave_whole_files_and_no_lines(
-    count: int, tmp_path: pathlib.Path
+    tmp_path: pathlib.Path,
 ) -> None:
+    # `make test-long` takes more.
+    count = int(os.environ.get("SHARING_PROCESSES", "6"))
     outs = [(tmp_path / f"{i}.out", tmp_path / f"{i}.err") for i in range(count)]
     folder = tmp_path / "cache"
     children = [Child(finding(folder, f"p{i} "), {}, *outs[i]) for i in range(count)]

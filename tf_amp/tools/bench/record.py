@@ -88,10 +88,27 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
         return fresh
     try:
         kept = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--json: {path} cannot be read: {error}.") from error
     if not isinstance(kept, dict) or kept.get("version") != _VERSION:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
+    try:
+        return _continued(fresh, kept, path)
+    except ConfigError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"--json: {path} does not hold what `tf-amp bench` writes: {error!r}."
+        ) from error
+
+
+def _continued(fresh: Record, kept: Mapping[str, Any], path: pathlib.Path) -> Record:
+    """Return a record with what was kept of its job.
+
+    Raises:
+      ConfigError: that is of another job.
+      LookupError, TypeError, ValueError, AttributeError: it makes no sense.
+    """
     given = json.loads(json.dumps(dataclasses.asdict(fresh)))
     differing = [
         *_differing_targets(kept["job"]["target"], given["job"]["target"]),

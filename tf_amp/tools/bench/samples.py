@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from tf_amp.measuring.kept_file import is_number
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.worker import journal
 from tf_amp.tools.bench.worker.journal import OpCounts
@@ -218,6 +219,8 @@ def _most_called(seen: Seen) -> _Source:
     calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names: dict[str, set[str]] = defaultdict(set)
     for number, begin, end in seen[journal.CALL]:
+        if number not in full_names:
+            continue
         full = full_names[number]
         short = _NAME.sub(r"\1", full)
         calls[short].append((begin, end))
@@ -270,11 +273,14 @@ def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:
 
 def sample_from_dict(fields: Mapping[str, Any]) -> Sample:
     """Return the sample of which these are the fields."""
+    seconds = fields["step_seconds"]
+    if not all(is_number(each) and each > 0.0 for each in seconds):
+        raise ValueError(f"steps that take {seconds!r} s")
     ops = fields["ops"]
     return Sample(
         **{
             **fields,
-            "step_seconds": tuple(fields["step_seconds"]),
+            "step_seconds": tuple(seconds),
             # JSON has no word for what is not finite.
             "values": tuple(math.nan if v is None else v for v in fields["values"]),
             "ops": None if ops is None else OpCounts(**ops),

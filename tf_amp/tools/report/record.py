@@ -12,6 +12,7 @@ from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.counts import counted
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
+from tf_amp.measuring.kept_file import is_number
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.training.report import LossScaleState
@@ -113,7 +114,10 @@ def _record_from_file(path: pathlib.Path) -> Record:
 
 def record_from_json(name: str, text: str) -> Record:
     """Read what one file holds; ValueError if it is none of the kinds tf-amp writes."""
-    values = json.loads(text)
+    try:
+        values = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     listed = values if isinstance(values, list) and values else [values]
     return _joined(name, list(map(_record_of, listed)))
 
@@ -157,6 +161,13 @@ def _from_prediction(values: dict[str, Any]) -> Record:
     return Record(plans=(prediction.plan,), predictions=(prediction,))
 
 
+def _from_comparison(values: dict[str, Any]) -> Record:
+    compared = ComparedSteps(**values)
+    if not is_number(compared.ratio) or type(compared.pairs) is not int:
+        raise ValueError("no numbers")
+    return Record(compared=(compared,))
+
+
 def _from_run(values: dict[str, Any]) -> Record:
     plans = (Plan.from_json(json.dumps(each["plan"])) for each in values["plans"])
     return Record(plans=tuple(plans), runs=(values,))
@@ -180,7 +191,7 @@ _KINDS: tuple[tuple[tuple[str, ...], str, Callable[[dict[str, Any]], Record]], .
     (
         ("graph", "is_faster", "ratio"),
         "a comparison of steps",
-        lambda values: Record(compared=(ComparedSteps(**values),)),
+        _from_comparison,
     ),
     (("plans", "outcome", "scale"), "a precision report", _from_run),
 )

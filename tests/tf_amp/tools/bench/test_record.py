@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 
 import pytest
 
@@ -120,3 +121,39 @@ def test_a_file_is_written_whole_or_not_at_all(path: pathlib.Path, monkeypatch) 
         FRESH.write(path)
     assert path.read_bytes() == before
     assert [*path.parent.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("job", None),
+        ("job", {"target": 3}),
+        ("samples", 3),
+        ("samples", [{}]),
+        ("context", {}),
+    ],
+)
+def test_a_file_that_somebody_has_changed_is_refused_by_its_name(
+    field: str, value: object, path: pathlib.Path
+) -> None:
+    MEASURED.write(path)
+    kept = {**json.loads(path.read_text()), field: value}
+    path.write_text(json.dumps(kept))
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        continued(FRESH, path)
+
+
+@pytest.mark.parametrize("seconds", ["fast", -1.0, math.nan, 10**400])
+def test_times_that_are_none_are_refused(seconds: object, path: pathlib.Path) -> None:
+    MEASURED.write(path)
+    kept = json.loads(path.read_text())
+    kept["samples"][0]["step_seconds"] = [seconds]
+    path.write_text(json.dumps(kept))
+    with pytest.raises(ConfigError, match="does not hold what"):
+        continued(FRESH, path)
+
+
+def test_a_file_nested_without_end_is_refused(path: pathlib.Path) -> None:
+    path.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        continued(FRESH, path)

@@ -161,3 +161,15 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"):
         write_whole(tmp_path / "absent" / "page.html", b"text")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"graph": "step", "is_faster": true, "ratio": "x", "pairs": 1}'],
+    ids=["nested", "no number"],
+)
+def test_what_makes_no_sense_is_refused_by_its_name(tmp_path, text):
+    path = tmp_path / "1.steps.json"
+    path.write_text(text)
+    with pytest.raises(UnreadableRecordError, match=r"1\.steps\.json is no plan"):
+        record_from_path(path)

@@ -17,6 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
+
+from tf_amp.measuring.kept_file import is_number
 
 # DT_HALF and DT_BFLOAT16 of TensorFlow's types.proto.
 _LOW = frozenset({19, 14})
@@ -130,13 +133,52 @@ class Journal:
 
 
 def lines_of(path: pathlib.Path) -> list[list[Any]]:
-    """Return the lines of a journal; the last one may be torn, and is left out then."""
+    """Return the lines of a journal; the last one may be torn, and is left out then.
+
+    So are those that no journal has: a program may write to any file it finds.
+    """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     whole, _, _ = text.rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = map(_line_from, whole.splitlines())
+    found = [line for line in lines if line is not None]
+    if len(found) < len(whole.splitlines()):
+        logging.warning("%s has lines that no journal has; they are left out", path)
+    return found
+
+
+def _line_from(text: str) -> list[Any] | None:
+    """Return what a line says, or None if it makes no sense."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, list) and _makes_sense(line) else None
+
+
+def _makes_sense(line: list[Any]) -> bool:
+    match line:
+        case ["call", int(), first, last]:
+            return _are_times(first, last)
+        case ["step", str(), first, last, int(count)]:
+            return count > 0 and _are_times(first, last)
+        case ["values", str(), list(values)]:
+            return all(type(value) in (int, float) for value in values)
+        case ["function", int(), str(), counts]:
+            return counts is None or _are_counts(counts)
+    return False
+
+
+def _are_counts(counts: Any) -> bool:
+    names = [field.name for field in dataclasses.fields(OpCounts)]
+    is_such = isinstance(counts, dict) and list(counts) == names
+    return is_such and all(type(count) is int for count in counts.values())
+
+
+def _are_times(first: Any, last: Any) -> bool:
+    return is_number(first) and is_number(last) and first <= last
 
 
 def sampled_values(computed: Any) -> list[float]:

@@ -91,3 +91,30 @@ def test_results_are_sampled_evenly_and_counts_left_out() -> None:
     assert found[0] == 0.5 and len(found) == 1 + 128
     assert found[1] == 0.0 and found[-1] == 9999.0
     assert sampled_values(None) == sampled_values(np.zeros((0,))) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        "{}",
+        "3",
+        '["call", 0, 1.0]',
+        '["call", 0, 1.0, "later"]',
+        '["call", 0, 2.0, 1.0]',
+        '["call", 0, 1.0, Infinity]',
+        '["step", "train", 1.0, 2.0, 0]',
+        '["values", "train", ["x"]]',
+        '["function", 0, "step", {"total": 1}]',
+        "\x00\xff",
+    ],
+)
+def test_a_line_that_no_journal_has_is_left_out(
+    line: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "journal"
+    Journal(path).call(0, 1.0, 2.0)
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    assert lines_of(path) == [["call", 0, 1.0, 2.0]]
+    assert caplog.text.count(str(path)) == 1
