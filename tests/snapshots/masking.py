@@ -20,12 +20,15 @@ _OF_MACHINE = (
     (r"^(ok   CPU +).*:", r"\1...:"),
     (r'("what": "CPU",\n   "state": ").*:', r"\1...:"),
 )
+# How far a command has come, on a slow machine.
+_PROGRESS = ((r"^tf-amp: .* \.\.\.\n", ""),)
 # Said by a TensorFlow older than what the warning is about.
 _OF_VERSION = ((r"^WARNING:absl:TensorFlow .*\(AMP203\)\n", ""),)
 # Where something was measured, and with what.
 _MEASURED_ON = (
     (r"^Only the CPU is measured; .*\n", ""),
     (r"^.+(, \d+ threads: kept in)", r"...\1"),
+    (r"(the profile so far was that of) cpu-\S+:", r"\1 PROFILE:"),
     (r"^.+(, \d+ cores?) \(.*\)$", r"...\1"),
     (r"^Python \d.*$", "Python ..."),
     (r"(?<=  )(?:noise \d+%|within noise|faster|slower)(?=  )", "VERDICT"),
@@ -55,6 +58,7 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (_NATIVE_LOG, ""),
     *_OF_MACHINE,
     *_OF_VERSION,
+    *_PROGRESS,
     *_MEASURED_ON,
     *_USAGE,
     *_FIGURES,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.commands.shared.exit_codes import DONE, FAILED
-from tf_amp.config.amp_config import CACHE, AmpConfig
+from tf_amp.config.amp_config import CACHE, DEVICE_PROFILE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.whole_files import check_writable
+
+if TYPE_CHECKING:
+    from grappler_pass.costs import DeviceProfile
 
 SUMMARY = "measure this CPU and keep the result"
 EXITS = {DONE: "measured and kept", FAILED: "the result cannot be kept"}
@@ -50,24 +55,52 @@ def _check_out(path: pathlib.Path) -> None:
 
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     """Measure for `seconds`, keep the result, and return the exit code."""
-    from grappler_pass.costs import calibrated_path, keep_profile
+    from grappler_pass.costs import calibrated_path, keep_profile, profile_for
     from tf_amp.config import devices
     from tf_amp.measuring.device_profile import calibrate
 
     key = devices.cpu_key()
-    cache_dir = AmpConfig.from_env().cache_dir
-    if out is None:
-        if cache_dir is None:
+    config = AmpConfig.from_env()
+    path = out
+    if path is None:
+        if config.cache_dir is None:
             raise ConfigError(
                 f"There is no folder to keep the result in; --out or {CACHE} names one."
             )
-        out = calibrated_path(cache_dir, key)
+        path = calibrated_path(config.cache_dir, key)
     gpus = [d.model for d in devices.present_devices() if d.device_type == "GPU"]
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
+    before = profile_for(None, key, config.cache_dir)
     with printing.progress_shown():
         profile = calibrate(seconds, key=key)
-    if keep_profile(profile, out) is None:
+    if keep_profile(profile, path) is None:
         return FAILED
-    print(f"{key.model}, {key.threads} threads: kept in {out}")
+    print(f"{key.model}, {key.threads} threads: kept in {path}")
+    print("\n".join(_changes(before, profile)))
+    if out is not None:
+        print(f"{DEVICE_PROFILE}={out} plans by it.")
+    elif config.device_profile is not None:
+        print(f"{DEVICE_PROFILE}={config.device_profile} goes before it; unset that.")
+    else:
+        print("Programs that start from now on plan by it.")
     return DONE
+
+
+def _changes(before: DeviceProfile, after: DeviceProfile) -> Iterator[str]:
+    """Yield what a profile says of the CPU, and what the one so far has said."""
+    date = before.provenance.get("date")
+    is_own = before.name == after.name
+    other = f"measured on {date}" if is_own else f"that of {before.name}"
+    count = len(after.data["classes"])
+    yield f"{count} kinds of operations were measured; the profile so far was {other}:"
+    old, new = before.roofline, after.roofline
+    for dtype in ("float32", "bfloat16"):
+        rates = (old.matrix_flops.get(dtype), new.matrix_flops.get(dtype))
+        yield f"  large products in {dtype}: {' -> '.join(map(_giga, rates))} GFLOP/s"
+    rates = (old.bytes_per_second.get("float32"), new.bytes_per_second.get("float32"))
+    yield f"  memory: {' -> '.join(map(_giga, rates))} GB/s"
+
+
+def _giga(rate: float | None) -> str:
+    return "unknown" if rate is None else f"{rate / 1e9:,.1f}"

@@ -1,4 +1,4 @@
-"""Commands show how far they are on a terminal, and nowhere else."""
+"""Commands show how far they are: by a bar on a terminal, else a line now and then."""
 
 import os
 import pty
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.processes import run, sources
 from tf_amp.commands import cli
+from tf_amp.commands.shared import printing
 from tf_amp.measuring import progress
 
 
@@ -46,8 +47,25 @@ def test_tools_report_what_they_do(folder, command, expected, capsys):
     with progress.listened_to(lambda *each: reported.append(each)):
         assert cli.main(command.replace("{}", str(folder)).split()) == 0
     assert [each for each in reported if each[2]] == expected
-    # What is captured is no terminal.
+    # What is captured is no terminal, and this takes less than a line's time.
     assert "running" not in capsys.readouterr().err
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(printing.time, "monotonic", lambda: now)
+    with printing.progress_shown():
+        for done in range(60):
+            now = float(done)
+            progress.report("float32, batch 8", done, 60)
+        now = 100.0
+        progress.report("writing")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        *(f"tf-amp: float32, batch 8 ({n} of 60) ..." for n in (15, 30, 45)),
+        "tf-amp: writing ...",
+    ]
 
 
 def test_a_terminal_shows_a_bar_and_the_output_is_that_of_a_pipe(folder):

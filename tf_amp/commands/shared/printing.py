@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _STDOUT = 1
+# Between two lines of progress, where there is no bar.
+SILENT_SECONDS = 15.0
 
 
 def show(*printables: Any) -> None:
@@ -75,13 +78,18 @@ def progress_bar(console: Console) -> Progress:
 
 @contextlib.contextmanager
 def progress_shown() -> Iterator[None]:
-    """Show how far tools come, if standard error is a terminal.
+    """Show how far tools come: a bar on a terminal, else a line now and then.
 
     Not around a script, whose own output would go through it.
     """
     from rich.console import Console
 
-    bar = progress_bar(Console(stderr=True))
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with progress.listened_to(_lines()):
+            yield
+        return
+    bar = progress_bar(console)
     task = bar.add_task("", total=None)
 
     def show(what: str, done: int, total: int | None) -> None:
@@ -89,3 +97,17 @@ def progress_shown() -> Iterator[None]:
 
     with bar, progress.listened_to(show):
         yield
+
+
+def _lines() -> progress.Listener:
+    """Return what prints a line, unless it is a short while since the last one."""
+    last = time.monotonic()
+
+    def show(what: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SILENT_SECONDS:
+            last = time.monotonic()
+            of_all = "" if total is None else f" ({done} of {total})"
+            print(f"tf-amp: {what}{of_all} ...", file=sys.stderr, flush=True)
+
+    return show

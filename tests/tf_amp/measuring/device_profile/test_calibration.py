@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import time
 
 import pytest
@@ -186,6 +187,33 @@ def test_what_cannot_be_written_ends_with_1(tmp_path, quick):
     occupied = tmp_path / "occupied"
     occupied.write_text("")
     assert calibrating.calibrate_this_cpu(0.0, occupied / "mine.json") == 1
+
+
+def test_what_has_changed_is_said_at_the_end(tmp_path, quick, monkeypatch, capsys):
+    monkeypatch.setenv("TF_AMP_CACHE", str(tmp_path))
+    rate = r"(?:[\d,]+\.\d|unknown)"
+    changes = (
+        rf"  large products in float32: {rate} -> {rate} GFLOP/s\n"
+        rf"  large products in bfloat16: {rate} -> {rate} GFLOP/s\n"
+        rf"  memory: {rate} -> {rate} GB/s\n"
+    )
+    measured = r"threads: kept in .*\n\d+ kinds of operations were measured; "
+    so_far = measured + "the profile so far was "
+    assert calibrating.calibrate_this_cpu(0.0, None) == 0
+    from_now_on = r"Programs that start from now on plan by it\.\n"
+    first = capsys.readouterr().out
+    assert re.search(rf"{so_far}that of cpu-\S+:\n{changes}{from_now_on}$", first)
+    # Each begins where the one before has ended.
+    ends = re.findall(r" -> (\S+)", first)
+    monkeypatch.setenv("TF_AMP_DEVICE_PROFILE", "v100")
+    assert calibrating.calibrate_this_cpu(0.0, None) == 0
+    unused = r"TF_AMP_DEVICE_PROFILE=v100 goes before it; unset that\.\n"
+    again = capsys.readouterr().out
+    assert re.search(rf"{so_far}measured on 2\d+-\d+-\d+:\n{changes}{unused}$", again)
+    assert re.findall(r": (\S+) ->", again) == ends
+    assert calibrating.calibrate_this_cpu(0.0, tmp_path / "mine.json") == 0
+    named = f"TF_AMP_DEVICE_PROFILE={tmp_path}/mine.json plans by it.\n"
+    assert capsys.readouterr().out.endswith(named)
 
 
 def test_an_older_file_does_not_hide_that_nothing_was_kept(tmp_path, quick):
