@@ -22,9 +22,10 @@ class Cause(enum.Enum):
     CASTS = "faster in 16 bits, but not with the casts that it would need"
     WRITTEN = "hands on a variable's memory, which may be written before it is read"
     ISLAND = "eligible, but no matrix product or convolution beside it is in 16 bits"
-    MARGIN = "the whole plan gains too little to be applied"
+    MARGIN = "the whole plan gains too little, or less than its prices may be off"
     KERNEL_STATE = (
-        "the plan gains too little for one whose steps cannot be compared: "
+        "the plan gains too little, or less than its prices may be off, for one whose "
+        "steps cannot be compared: "
         "kernels keep state"
     )
     DOUBT = "whether 16 bits are faster is in doubt until steps have been compared"

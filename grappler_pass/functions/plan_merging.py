@@ -42,6 +42,7 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
         casts=sum(part.plan.casts for part in parts),
         casts_removed=sum(part.plan.casts_removed for part in parts),
         gain_error=math.hypot(*errors),
+        guessed=next((p.plan.guessed for p in parts if p.plan.guessed), ""),
         peak_bytes_before=max(part.plan.peak_bytes_before for part in parts),
         peak_bytes_after=max(part.plan.peak_bytes_after for part in parts),
         **totals,

@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from tensorflow.core.framework.types_pb2 import DT_RESOURCE
+
+from grappler_pass.costs.calls import UNKNOWN_BATCH, UNKNOWN_DIMENSION
+from grappler_pass.graph.op_table import INPUT_OPS
 from grappler_pass.graph.shapes import Shape, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
 from grappler_pass.graph.view import Port
@@ -14,6 +18,7 @@ from grappler_pass.planning.cut_problem import Variables, problem_from_prices
 from grappler_pass.planning.draft import FORCED, Draft
 from grappler_pass.planning.memory import peak_bytes
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
+from grappler_pass.planning.plan_table import shape_text
 
 
 def plan_from_draft(draft: Draft) -> Plan:
@@ -50,7 +55,34 @@ def plan_from_draft(draft: Draft) -> Plan:
         fusions=draft.fusions,
         traced_fusions=draft.traced_fusions,
         declined_fusions=draft.declined_fusions,
+        guessed=_guessed(draft),
     )
+
+
+def _guessed(draft: Draft) -> str:
+    """Say which sizes are guesses, if a product is priced with an unknown one."""
+    slots, view = draft.slots, draft.view
+    products = (_shape(draft, slots.node_of[s], s) for s in draft.constraints.allow)
+    if draft.shapes is None or not any(map(_is_open, products)):
+        return ""
+    inputs = {
+        node.name: known_shape(draft.shapes, view, Port(node.index, 0))
+        for node in view.nodes
+        if node.op in INPUT_OPS and slots.output_dtype(node.index, 0) != DT_RESOURCE
+    }
+    names = [
+        f"{n} {shape_text(shape)}" for n, shape in inputs.items() if _is_open(shape)
+    ]
+    return (
+        f"Sizes that are not known count as {UNKNOWN_BATCH} where they come first, as "
+        f"{UNKNOWN_DIMENSION} elsewhere: {', '.join(names) or 'within the graph'}. "
+        "--batch N sets the first ones of a SavedModel's inputs, a TensorSpec those of "
+        "a function's."
+    )
+
+
+def _is_open(shape: Shape | None) -> bool:
+    return shape is None or None in shape
 
 
 def _peaks(draft: Draft) -> tuple[int, int]:

@@ -156,6 +156,7 @@ class Plan(NotebookDisplay):
       outcome: what decides, or has decided, whether it is applied; "" where that is
         its predicted gain alone.
       unchecked: which of its 16-bit kernels have not been checked; "" where all have.
+      guessed: which sizes its prices are guesses for; "" where all are known.
     """
 
     decisions: tuple[Decision, ...]
@@ -177,6 +178,7 @@ class Plan(NotebookDisplay):
     declined_fusions: tuple[Fusion, ...] = ()
     outcome: str = ""
     unchecked: str = ""
+    guessed: str = ""
 
     @property
     def all_fusions(self) -> tuple[Fusion, ...]:
@@ -298,7 +300,8 @@ class Plan(NotebookDisplay):
     def __str__(self) -> str:
         """Print as a table, summary first."""
         tables = [table_text(self.decisions), fusions_text(self.all_fusions)]
-        return f"{self.summary()}\n" + "\n\n".join(filter(None, tables))
+        parts = filter(None, (*tables, self.guessed))
+        return f"{self.summary()}\n" + "\n\n".join(parts)
 
     def __rich__(self) -> Group:
         """Show in a terminal, folded to its width."""
@@ -306,7 +309,7 @@ class Plan(NotebookDisplay):
         tables = [folded_table(self.decisions)]
         if self.all_fusions:
             tables.append(fusions_table(self.all_fusions))
-        return Group(summary, *tables)
+        return Group(summary, *tables, *filter(None, [self.guessed]))
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""

@@ -33,12 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser, required=True, help="v100, t4, a100, h100, ...; need not be present"
     )
     add("--dtype", choices=LOW_DTYPES, help="the device's by default")
-    add(
-        "--batch",
-        type=arguments.count_from_text,
-        metavar="N",
-        help="for unknown first dimensions of inputs",
-    )
+    arguments.add_batch_to(parser)
     add("--json", action="store_true", help="print JSON")
 
 

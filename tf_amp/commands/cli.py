@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return exit_codes.REFUSED
         line.insert(0, "run")
     line, own = split(line)
-    options = _parser().parse_args(line)
+    options, unknown = _parser().parse_known_args(line)
+    if unknown:
+        # The command knows its options; the parser of all commands none of them.
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     options.script_arguments = own
     try:
         return int(options.command.main(options))
@@ -111,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         summary = command.SUMMARY
         description = f"{summary[0].upper()}{summary[1:]}."
         own = subparsers.add_parser(name, help=summary, description=description)
-        own.set_defaults(command=command)
+        own.set_defaults(command=command, parser=own)
         command.add_options(own)
         exits = exit_codes.sentence(command.EXITS)
         own.epilog = " ".join(filter(None, (own.epilog, exits)))

@@ -9,10 +9,10 @@ import sys
 
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import (
+    add_batch_to,
     add_checked_to,
     add_rewriting_to,
     check_file,
-    count_from_text,
 )
 from tf_amp.commands.shared.exit_codes import DONE, FAILED
 from tf_amp.tools.convert.conversion import convert
@@ -60,12 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="inputs; what leaves the type's range on them stays float32",
     )
     add("--verify", action="store_true", help="run both models and compare")
-    add(
-        "--batch",
-        type=count_from_text,
-        metavar="N",
-        help="plan for this size where it is open",
-    )
+    add_batch_to(parser)
     add(
         "--to",
         choices=("mixed", "float32"),

@@ -30,6 +30,7 @@ EXITS = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     arguments.add_model_to(parser)
+    arguments.add_batch_to(parser)
     add_rows_to(parser, "--top", 20)
     parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
     parser.add_argument(
@@ -60,7 +61,10 @@ def main(options: argparse.Namespace) -> int:
         untuned = {amp_config.TUNE: "off"}
         return script_graphs.run_observed(options, plan_graph, show_ranked, untuned)
     plans = explain_saved_model(
-        options.model, options.signature, measure=options.measure
+        options.model,
+        options.signature,
+        measure=options.measure,
+        batch=options.batch,
     )
     show(plans, sys.stdout)
     return DONE

@@ -58,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--open", action="store_true", help="show it in a browser")
     arguments.add_profile_to(parser, help="plan for this device")
+    arguments.add_batch_to(parser)
     add("--measure", action="store_true", help="run the SavedModel both ways, too")
     arguments.add_limit_to(parser)
 
@@ -91,6 +92,7 @@ def _check(options: argparse.Namespace, kind: str) -> None:
     """Refuse options that belong to another kind of source."""
     given = {
         "--measure": (options.measure, ("model",)),
+        "--batch": (options.batch, ("model",)),
         "--seconds": (options.seconds, ("script",)),
         "--device-profile": (options.device_profile, ("script", "model")),
         "arguments behind --": (options.script_arguments, ("script",)),
@@ -130,7 +132,9 @@ def _of_model(options: argparse.Namespace) -> Record:
 
     if options.device_profile:
         switch.enable(device_profile=options.device_profile)
-    found = explain_saved_model(options.model, measure=options.measure)
+    found = explain_saved_model(
+        options.model, measure=options.measure, batch=options.batch
+    )
     predictions = tuple(each for each in found if isinstance(each, Prediction))
     plans = tuple(each.plan if isinstance(each, Prediction) else each for each in found)
     return Record(options.model.resolve().name, plans, predictions=predictions)

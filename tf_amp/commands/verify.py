@@ -15,7 +15,7 @@ from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config.counts import counted
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.setting_values import checked_tolerance
-from tf_amp.errors import NotMeasurableError
+from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.measuring import progress
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp verify` understands to its parser."""
     add = parser.add_argument
     arguments.add_model_to(parser, data="inputs of a SavedModel")
+    arguments.add_batch_to(parser)
     add_rewriting_to(parser, "O1 to O3")
     arguments.add_checked_to(
         parser,
@@ -61,6 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Verify what the command line names, print what is found, return the exit code."""
     arguments.check_model(options)
+    if options.data is not None and options.batch is not None:
+        raise ConfigError("--batch: --data has batches of their own sizes.")
     if options.bisect:
         check_writable("--write", options.write)
     check_tensorflow()
@@ -96,6 +99,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
                 signature=options.signature,
                 file=options.data,
                 tolerance=checked_tolerance(options.tolerance),
+                batch=options.batch,
                 bisect=options.bisect,
             )
     except NotMeasurableError as error:

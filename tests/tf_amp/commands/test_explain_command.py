@@ -56,6 +56,77 @@ def test_signatures_with_the_same_plan_are_printed_as_one(tmp_path, capsys):
     assert set(plan["graph"].split(", ")) == {"serve", "serving_default"}
 
 
+@pytest.fixture(scope="module")
+def of_any_batch(tmp_path_factory):
+    """A SavedModel that leaves the size of a batch open, at 256 worth 16 bits."""
+    module = tf.Module()
+    module.weight = tf.Variable(tf.ones([512, 512]))
+    spec = tf.TensorSpec([None, 512], name="rows")
+    module.serve = tf.function(
+        lambda rows: tf.nn.relu(rows @ module.weight) @ module.weight,
+        input_signature=[spec],
+    )
+    folder = tmp_path_factory.mktemp("models") / "open"
+    tf.saved_model.save(module, str(folder), signatures={"serve": module.serve})
+    return str(folder)
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+def test_a_batch_that_a_model_leaves_open_is_guessed_aloud_or_named(
+    of_any_batch, monkeypatch, capsys
+):
+    monkeypatch.setenv("TF_AMP_DEVICE_PROFILE", "cpu-amx-bf16")
+    assert cli.main(["explain", of_any_batch]) == 0
+    guessed = capsys.readouterr().out
+    assert guessed.splitlines()[-1].startswith(
+        "Sizes that are not known count as 32 where they come first, as 128 elsewhere: "
+        "rows ?x512. --batch N sets"
+    )
+    assert cli.main(["explain", of_any_batch, "--batch", "256", "--json"]) == 0
+    (plan,) = map(json.dumps, json.loads(capsys.readouterr().out))
+    known = Plan.from_json(plan)
+    assert known.guessed == "" and not known.is_empty
+    assert "256x512" in str(known) and "?x512" not in str(known)
+
+
+def test_a_page_is_of_the_batch_that_is_named(of_any_batch, tmp_path):
+    pages = {}
+    for given in ([], ["--batch", "48"]):
+        out = str(tmp_path / "page.html")
+        assert cli.main(["report", of_any_batch, "-o", out, *given]) == 0
+        pages[len(given)] = (tmp_path / "page.html").read_text()
+    assert "48x512" in pages[2] and "count as 32 where they come first" not in pages[2]
+    assert "count as 32 where they come first" in pages[0]
+
+
+def test_numbers_are_of_the_batch_that_is_named(of_any_batch, capsys):
+    given = ["verify", of_any_batch, "--dtype", "bfloat16", "--opt-level", "O2"]
+    assert cli.main([*given, "--batch", "48", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["checks"][0]["shape"] == [48, 512]
+    assert "count as 32" not in found["plan"]
+    assert cli.main([*given, "--batch", "48", "--data", "x.npz"]) == 2
+    assert "--batch: --data has batches of their own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["explain", "report", "verify"])
+def test_a_batch_is_positive_and_of_a_model(command, of_any_batch, tmp_path, capsys):
+    assert cli.main([command, of_any_batch, "--batch", "0"]) == 2
+    assert "--batch must be positive, got 0" in capsys.readouterr().err
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert cli.main([command, str(script), "--batch", "8"]) == 2
+    assert "--batch" in capsys.readouterr().err
+
+
+def test_an_option_that_there_is_not_shows_those_of_the_command(folder, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["explain", folder, "--bath", "256"])
+    said = capsys.readouterr().err
+    assert "usage: tf-amp explain" in said and "--batch N" in said
+    assert "tf-amp explain: error: unrecognized arguments: --bath 256" in said
+
+
 def test_a_model_without_signatures_is_refused(tmp_path, capsys):
     tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
     assert cli.main(["explain", str(tmp_path / "model")]) == 2

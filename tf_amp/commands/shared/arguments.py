@@ -127,6 +127,16 @@ def seconds_from_text(text: str) -> float:
     return value
 
 
+def add_batch_to(parser: argparse.ArgumentParser) -> None:
+    """Add the size of a batch that a stored model leaves open to a parser."""
+    parser.add_argument(
+        "--batch",
+        type=count_from_text,
+        metavar="N",
+        help="plan for this size where a model leaves the first one open",
+    )
+
+
 def add_model_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
     """Add the model or script, and what belongs to one of them, to a parser.
 

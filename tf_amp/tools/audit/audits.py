@@ -26,7 +26,7 @@ from tf_amp.tools.audit.cases import Alternatives
 from tf_amp.tools.audit.remedies import obstacles_of
 from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
+from tf_amp.tools.graph_runs.batches import signatures_of
 from tf_amp.tools.target_device import Target, target_of
 from tf_amp.tracing.graph_names import name_of
 
@@ -125,16 +125,6 @@ def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
         obstacles=obstacles_of(alternatives),
         kernels=target.kernels,
         assumptions=str(target.profile.provenance.get("how", "")),
-        guessed_shapes=any(_is_guessed(each.draft) for each in parts),
-    )
-
-
-def _is_guessed(draft: Draft) -> bool:
-    """Return whether a product is priced with a dimension that is not known."""
-    return any(
-        decision.shape is None or None in decision.shape
-        for slot, decision in enumerate(draft.plan.decisions)
-        if slot in draft.constraints.allow
     )
 
 
@@ -171,9 +161,7 @@ def _parts_of(
 
     if is_compiled_function(function):
         return explaining.drafts_of_compiled(function.graph, settings_of)
-    graph_def, kept, _ = explanation.traced_graph(function, (), {})
-    if batch is not None:
-        set_batch(graph_def, batch)
+    graph_def, kept, _ = explanation.traced_graph(function, (), {}, batch=batch)
     called = explaining.drafts_of_callees(function.graph, settings_of)
     return (_traced_part(graph_def, kept, name, target), *called)
 

@@ -26,10 +26,6 @@ _NOTHING = (
     "It has no matrix product or convolution that may run in 16 bits, which are what "
     "gains from them."
 )
-_GUESSED = (
-    "Unknown dimensions were taken as 32 where they come first, as 128 elsewhere; "
-    "--batch N sets the first ones of a SavedModel's inputs."
-)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,7 +39,6 @@ class Audit(NotebookDisplay):
       obstacles: what holds it back, worst first.
       kernels: where it was looked up what can run in 16 bits.
       assumptions: how the prices were obtained.
-      guessed_shapes: whether dimensions are unknown, so that guesses were priced.
     """
 
     device: str
@@ -52,7 +47,6 @@ class Audit(NotebookDisplay):
     obstacles: tuple[Obstacle, ...]
     kernels: str
     assumptions: str
-    guessed_shapes: bool = False
 
     @property
     def ratio(self) -> float:
@@ -79,7 +73,7 @@ class Audit(NotebookDisplay):
             "activation_bytes_mixed": memory[1],
             "kernels": self.kernels,
             "assumptions": self.assumptions,
-            "guessed_shapes": self.guessed_shapes,
+            "guessed_shapes": bool(self.plan.guessed),
             "obstacles": [dataclasses.asdict(each) for each in self.obstacles],
         }
 
@@ -101,8 +95,8 @@ class Audit(NotebookDisplay):
         parts.append(_figures(self))
         if span := self.plan.speedup_range:
             parts.append(Text(f"The ratio is {span}."))
-        if self.guessed_shapes:
-            parts.append(Text(_GUESSED))
+        if self.plan.guessed:
+            parts.append(Text(self.plan.guessed))
         if self.obstacles:
             parts.append(_obstacles(self.obstacles))
         return Padding(Group(*parts), (0, 0, 1, 0))

@@ -11,8 +11,9 @@ import dataclasses
 import functools
 import inspect
 import pathlib
+import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -34,7 +35,7 @@ from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.explain.predicting import prediction_of
 from tf_amp.tools.explain.prediction import Prediction
-from tf_amp.tools.graph_runs.batches import signatures_of
+from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.in_force import current_config
@@ -92,8 +93,21 @@ def explain(
     """
     check_tensorflow()
     check_named(explain, fn, kwargs)
+    return _explained(fn, args, kwargs, fetches=fetches, measure=measure)
+
+
+def _explained(
+    fn: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = types.MappingProxyType({}),
+    *,
+    fetches: Iterable[str] | None = None,
+    measure: bool = False,
+    batch: int | None = None,
+) -> Plan | Prediction:
+    """Do what `explain` does; `batch` stands for open first dimensions of inputs."""
     if not isinstance(fn, GraphDef):
-        fn = concrete_function(fn, args, kwargs)
+        fn = concrete_function(fn, args, dict(kwargs))
         if is_compiled_function(fn) and measure:
             raise NotMeasurableError(
                 f"{name_of(fn.graph)} is compiled by XLA, of which single operations "
@@ -102,7 +116,7 @@ def explain(
             )
         if is_compiled_function(fn):
             return explaining.plan_of_compiled(fn.graph, _settings_of_body)
-    graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
+    graph_def, kept, name = traced_graph(fn, args, dict(kwargs), fetches, batch)
     config = config_for(graph_def)
     graph_def = grappler_preview.optimized_graph(graph_def, kept)
     item, chosen = item_and_settings(graph_def, kept, config)
@@ -146,12 +160,18 @@ def traced_graph(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     fetches: Iterable[str] | None = None,
+    batch: int | None = None,
 ) -> tuple[GraphDef, tuple[str, ...], str]:
-    """Return a graph, the nodes it is run for, and its name, given as to `explain`."""
+    """Return a graph, the nodes it is run for, and its name, given as to `explain`.
+
+    `batch` stands for an unknown first dimension of a function's inputs.
+    """
     if isinstance(fn, GraphDef):
         return fn, _node_names(fn, _fetches(args, fetches)), "graph"
     function = concrete_function(fn, args, kwargs)
     graph_def = grappler_preview.graph_with_variables(function.graph)
+    if batch is not None:
+        set_batch(graph_def, batch)
     kept = grappler_preview.kept_nodes(function.graph)
     return graph_def, kept, name_of(function.graph)
 
@@ -284,22 +304,33 @@ def _names_of(fn: Any) -> tuple[set[str], bool]:
 
 
 def explain_saved_model(
-    folder: pathlib.Path, signature: str | None = None, *, measure: bool = False
+    folder: pathlib.Path,
+    signature: str | None = None,
+    *,
+    measure: bool = False,
+    batch: int | None = None,
 ) -> tuple[Plan | Prediction, ...]:
     """Return the plan of each signature of a SavedModel, or of the one named.
 
     Those with the same plan, as Keras exports them, have one between them, which has
-    the names of all for that of its graph. Errors are those of `signatures_of` and of
-    `explain`, to which `measure` is passed.
+    the names of all for that of its graph. `batch` stands for an unknown first
+    dimension of the inputs. Errors are those of `signatures_of` and of `explain`, to
+    which `measure` is passed.
     """
     functions = signatures_of(folder, signature)
-    found = {name: explain(function) for name, function in functions.items()}
+    found = {
+        name: cast("Plan", _explained(each, batch=batch))
+        for name, each in functions.items()
+    }
     plans = with_joined_names(found, lambda plan: dataclasses.replace(plan, graph=""))
     if not measure:
         return plans
     # The first of the names that a plan has now is enough.
     first = (functions[plan.graph.partition(", ")[0]] for plan in plans)
-    measured = (explain(function, measure=True) for function in first)
+    measured = (
+        cast("Prediction", _explained(each, measure=True, batch=batch))
+        for each in first
+    )
     return tuple(
         dataclasses.replace(m, plan=dataclasses.replace(m.plan, graph=plan.graph))
         for m, plan in zip(measured, plans, strict=True)

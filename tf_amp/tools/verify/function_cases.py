@@ -47,14 +47,18 @@ def case_of(
 
 
 def case_from_function(
-    function: Any, choice: Choice, values: Mapping[str, Array]
+    function: Any,
+    choice: Choice,
+    values: Mapping[str, Array],
+    batch: int | None = None,
 ) -> GraphCase:
     """Return a ConcreteFunction as a case, with the values its variables have now.
 
-    Those of its arguments are given, by the names that a sandbox gives them.
+    Those of its arguments are given, by the names that a sandbox gives them; `batch`
+    stands for an unknown first dimension of theirs.
     """
     captured, names = captured_values(function)
-    graph_def, kept, name = explanation.traced_graph(function, (), {})
+    graph_def, kept, name = explanation.traced_graph(function, (), {}, batch=batch)
     return _case_from_graph(
         graph_def,
         kept,

@@ -72,13 +72,15 @@ def verify_saved_model(
     *,
     signature: str | None = None,
     file: pathlib.Path | None = None,
+    batch: int | None = None,
     tolerance: float | None = None,
     bisect: bool = False,
 ) -> tuple[Verification, ...]:
     """Verify each signature of a SavedModel, or the one named.
 
-    The file is an .npz with data; None: made-up data. The tolerance and `bisect` are as
-    for `verify`, and so are errors, beside those of `signatures_of`.
+    The file is an .npz with data; None: made-up data, of `batch` rows where the model
+    leaves that open. The tolerance and `bisect` are as for `verify`, and so are errors,
+    beside those of `signatures_of`.
     """
     found: dict[str, Verification] = {}
     signatures = tuple(data.signatures_of(folder, signature).items())
@@ -88,7 +90,7 @@ def verify_saved_model(
             batches = data.batches_from_file(file, data.specs_of(function))
             values = [data.batch_by_placeholder(function, each) for each in batches]
             words = str(file)
-        cases = (case_from_function(function, choice, each) for each in values)
+        cases = (case_from_function(function, choice, each, batch) for each in values)
         found[name] = worst_of(
             [
                 verified(case, tolerance=tolerance, bisect=bisect, data=words)

@@ -172,10 +172,15 @@ class _Controls:
             checks=checks_of(self._expected, runs, kinds),
             low_dtype=case.settings.low_dtype,
             tolerance=self._tolerance,
-            plan=plan.summary().removeprefix(f"{plan.graph}: ") if plan else "",
+            plan=_line_of(plan) if plan else "",
             low_operations=len(_low_nodes(plan)),
             excluded=case.settings.exclude,
         )
+
+
+def _line_of(plan: Plan) -> str:
+    summary = plan.summary().removeprefix(f"{plan.graph}: ")
+    return f"{summary}. {plan.guessed}" if plan.guessed else summary
 
 
 class _Search:

@@ -167,7 +167,7 @@ def test_reports_fit_in_80_columns(exported):
     (audit,) = audit_saved_model(exported, target_device.target_of("v100"))
     lines = str(audit).splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("taken as 32" in line for line in lines)
+    assert any("count as 32" in line for line in lines)
 
 
 def test_json_holds_the_figures_and_the_obstacles(exported, capsys):
