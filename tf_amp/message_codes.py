@@ -58,9 +58,13 @@ class Code(enum.Enum):
         """Print a line on stderr, for who started the program."""
         print(self.ends(f"tf-amp: {text}"), file=sys.stderr, flush=True)
 
+    def inform(self, text: str, *values: object) -> None:
+        """Log for information a line that begins with our name and has the code."""
+        _logging().info(self.ends(f"tf-amp: {text}"), *values)
+
     def warn(self, text: str, *values: object) -> None:
-        """Log a warning that ends with the code."""
-        _logging().warning(self.ends(text), *values)
+        """Log a warning that begins with our name and ends with the code."""
+        _logging().warning(self.ends(f"tf-amp: {text}"), *values)
 
     def warn_once(self, text: str, *values: object) -> None:
         """Log a warning that ends with the code, the first time in this process."""
@@ -78,6 +82,7 @@ def _logging() -> Any:
     """Return what logs, in a line of the caller; the doctor does without it."""
     from absl import logging
 
+    logging.skip_log_prefix(Code.inform)
     logging.skip_log_prefix(Code.warn)
     logging.skip_log_prefix(Code.warn_once)
     return logging

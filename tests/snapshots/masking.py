@@ -23,7 +23,7 @@ _OF_MACHINE = (
 # How far a command has come, on a slow machine.
 _PROGRESS = ((r"^tf-amp: .* \.\.\.\n", ""),)
 # Said by a TensorFlow older than what the warning is about.
-_OF_VERSION = ((r"^WARNING:absl:TensorFlow .*\(AMP203\)\n", ""),)
+_OF_VERSION = ((r"^WARNING:absl:tf-amp: TensorFlow .*\(AMP203\)\n", ""),)
 # Where something was measured, and with what.
 _MEASURED_ON = (
     (r"^Only the CPU is measured; .*\n", ""),

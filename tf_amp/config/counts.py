@@ -6,3 +6,10 @@ from __future__ import annotations
 def counted(count: int, one: str, several: str | None = None) -> str:
     """Return a number before its noun, in the plural unless it is 1."""
     return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def ordinal(number: int) -> str:
+    """Return a number as one counts: 1st, 2nd, 3rd, 11th, 22nd."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    is_teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if is_teen else endings.get(number % 10, 'th')}"

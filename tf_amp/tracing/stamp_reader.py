@@ -10,14 +10,17 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
-from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.eligibility.exclusions import differentiated, finder
 from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.tracing import forward_ops, graph_names, graph_registry
 from tf_amp.tracing.stamps import OFF, Stamp, traced_op
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import GraphView, Node
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
@@ -153,6 +156,17 @@ def forward_names(node: Any) -> tuple[str, ...]:
         return tuple(name.decode() for name in node.attr[FORWARD].list.s)
     op = traced_op(node)
     return forward_ops.forward_from(op).names[1:] if op is not None else ()
+
+
+def is_gradient(view: GraphView, node: Node) -> bool:
+    """Return whether a node is of the backward pass: a gradient, or a sum of some.
+
+    A sum of what several readers of a tensor contribute is no operation's gradient.
+    """
+    if differentiated(node.name) or forward_names(node.proto):
+        return True
+    summed = node.inputs if node.op == "AddN" else ()
+    return bool(summed) and all(is_gradient(view, view.nodes[p.node]) for p in summed)
 
 
 def traced_in(graph_def: Any) -> list[Any]:

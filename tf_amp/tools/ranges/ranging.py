@@ -16,7 +16,6 @@ import numpy as np
 
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.work.op_work import works_of
-from grappler_pass.eligibility.exclusions import differentiated
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_lists import OpLists
@@ -33,7 +32,7 @@ from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs import executing
 from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
 from tf_amp.tools.verify.function_cases import plain_case
-from tf_amp.tracing.stamp_reader import forward_names
+from tf_amp.tracing.stamp_reader import is_gradient
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 # Halfway from the largest value to what would come next: from here on it is infinity.
@@ -157,13 +156,12 @@ def _unseen(
     names: tuple[str, ...],
 ) -> TensorRange:
     node = view.nodes[port.node]
-    is_gradient = bool(differentiated(node.name) or forward_names(node.proto))
     return TensorRange(
         node=node.name,
         output=port.output,
         op=node.op,
         readers=names,
-        is_gradient=is_gradient,
+        is_gradient=is_gradient(view, node),
         depth=_depth(view, slots, shapes, node),
     )
 

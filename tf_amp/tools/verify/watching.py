@@ -23,7 +23,7 @@ from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from grappler_pass.graph.walks import reached
 from tf_amp.tools.graph_runs.executing import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
-from tf_amp.tracing.stamp_reader import forward_names
+from tf_amp.tracing.stamp_reader import is_gradient
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 from tf_amp.training.overflow.replay import hidden_nodes
 
@@ -112,7 +112,7 @@ class _Search:
             return None
         name = _trained(own_name, variables)
         is_moment = name != own_name
-        kind = GRADIENT if is_moment or _is_gradient(source) else UPDATE
+        kind = GRADIENT if is_moment or self._is_gradient(source) else UPDATE
         where = self.view.nodes[reader.node].name
         return Watched(name, kind, where, reader.input), port
 
@@ -152,9 +152,14 @@ class _Search:
         # The moment of second order is made of squares of the gradient.
         if node.index in self.hidden or node.op == "Square":
             return False
-        if node.op in EXIT_OPS or _is_gradient(node):
+        if node.op in EXIT_OPS or self._is_gradient(node):
             return True
         return self.region[node.index] == UNREACHED
+
+    def _is_gradient(self, node: Node) -> bool:
+        if BARRIER in node.proto.attr or is_gradient(self.view, node):
+            return True
+        return any(scope in node.name for scope in _SCOPES)
 
     def _read_by(self, reader: Reader) -> Port:
         return self._source(self.view.nodes[reader.node].inputs[reader.input])
@@ -198,12 +203,6 @@ def _value_input(update: Node) -> Reader | None:
         if wanted in names and names.index(wanted) < len(update.inputs):
             return Reader(update.index, names.index(wanted))
     return None
-
-
-def _is_gradient(node: Node) -> bool:
-    if BARRIER in node.proto.attr or forward_names(node.proto):
-        return True
-    return any(scope in node.name for scope in _SCOPES)
 
 
 def _is_comparable(dtype: int) -> bool:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from grappler_pass.eligibility.exclusions import without_call_scopes
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
+from grappler_pass.rewriting.second_try.taking import skips, tries_again
+from tf_amp.config.counts import ordinal
 from tf_amp.message_codes import Code
 from tf_amp.tracing.stamp_reader import forward_names
 
@@ -46,8 +50,30 @@ def origin_from(found: Any) -> OverflowOrigin:
         return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
     name = without_call_scopes(node.name)
     forward_ops = forward_names(node)
-    layer = (forward_ops[-1] if forward_ops else name).rpartition("/")[0]
-    return OverflowOrigin(name, node.op, layer, found.dtype, bool(forward_ops))
+    forward = (forward_ops or (differentiated(name) or name,))[-1]
+    layer = forward.rpartition("/")[0]
+    return OverflowOrigin(name, node.op, layer, found.dtype, found.is_gradient)
+
+
+def outcome_of(running: bytes, overflows: int, is_gradient: bool) -> str:
+    """Say what became of a step that overflowed.
+
+    Args:
+      running: the graph that it ran, serialized.
+      overflows: how many it has had by then.
+      is_gradient: whether the overflow began in the backward pass.
+    """
+    nodes = GraphDef.FromString(running).node
+    if skips(nodes):
+        return f"this step was skipped, the {ordinal(overflows)} so far"
+    if not tries_again(nodes):
+        return (
+            "the gradients are handed on as they are; an optimizer that applies them "
+            "skips its step"
+        )
+    if is_gradient:
+        return "the gradients were taken again without the loss scale"
+    return "the gradients are used as they are, since no loss scale helps"
 
 
 def warn_of_overflow(scale: float) -> None:
@@ -61,8 +87,10 @@ def warn_of_overflow(scale: float) -> None:
     if have_applied():
         return
     Code.OVERFLOW.warn_once(
-        "Gradients overflowed at loss scale %g: some are infinite or NaN. "
-        "Optimizers, and assignments to variables, skip such a step, and the next "
-        "is scaled lower; tf_amp.loss_scale_state() counts them.",
+        "Gradients overflowed at loss scale %g: the next are scaled lower. "
+        "Optimizers, and assignments to variables, skip such a step; "
+        "tf_amp.loss_scale_state() counts them. A tf.function or graph with neither "
+        "takes its gradients again without a loss scale. Elsewhere some are infinite "
+        'or NaN, and loss_scale="none" scales nothing.',
         scale,
     )

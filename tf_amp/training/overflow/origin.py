@@ -28,7 +28,7 @@ from tf_amp.latest import Latest
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 from tf_amp.tracing import traces
-from tf_amp.training.overflow.messages import OverflowOrigin, origin_from
+from tf_amp.training.overflow.messages import OverflowOrigin, origin_from, outcome_of
 
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
@@ -128,7 +128,8 @@ class Watch:
             self._in_vain = running
             raise
         self._is_looking = True
-        if not _begin(functools.partial(self._find, running, search, before)):
+        find = functools.partial(self._find, running, search, before, self._overflows)
+        if not _begin(find):
             self._is_looking = False
 
     def _is_due(self, scale: float) -> bool:
@@ -140,10 +141,16 @@ class Watch:
         wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
         return wanted and scale <= float(self._loss_scale.minimum)
 
-    def _find(self, running: bytes, search: Search, before: Search | None) -> None:
+    def _find(
+        self, running: bytes, search: Search, before: Search | None, overflows: int
+    ) -> None:
         """Run the step again, report what was found, and see what returns to float32.
 
-        `before` looks into the graph as it was before it was rewritten, if any is to.
+        Args:
+          running: the graph.
+          search: looks into it.
+          before: looks into what it was made of, if anything is to return.
+          overflows: how many there have been, with that of the step.
         """
         helps = False
         with _unknown_where_it_fails():
@@ -152,7 +159,7 @@ class Watch:
                 self.origin = origin_from(found)
                 _latest.put(None, (None, self.origin))
                 _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
-                self._report(self.origin)
+                self._report(self.origin, running, overflows)
             if found is not None and before is not None:
                 name, too_large = found.node.name, before.too_large()
                 names = (name, *search.feeding(name), *too_large)
@@ -161,11 +168,13 @@ class Watch:
             self._in_vain = running
         self._is_looking = False
 
-    def _report(self, origin: OverflowOrigin) -> None:
+    def _report(self, origin: OverflowOrigin, running: bytes, overflows: int) -> None:
         if not host.current().is_news(origin):
             return
-        level = logging.INFO if origin.is_gradient else logging.WARNING
-        logging.log(level, Code.OVERFLOW_ORIGIN.ends("Not finite first: %s"), origin)
+        code = Code.OVERFLOW_ORIGIN
+        tell = code.inform if origin.is_gradient else code.warn
+        outcome = outcome_of(running, overflows, origin.is_gradient)
+        tell("not finite first: %s; %s", origin, outcome)
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:
         """Return to float32 what has not been there; return whether there is any."""

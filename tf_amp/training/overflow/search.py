@@ -18,7 +18,7 @@ from grappler_pass.graph.op_table import IDENTITY_OPS, PRODUCT_OPS, SWITCH_OPS
 from grappler_pass.graph.type_slots import DTYPE_NAMES
 from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.graph.walks import reached
-from tf_amp.tracing.stamp_reader import traced_in
+from tf_amp.tracing.stamp_reader import is_gradient, traced_in
 from tf_amp.training.overflow.replay import NotReplayableError, Replay, anchors
 
 # What stands for a branch that is taken, constant folding's anchors included.
@@ -37,11 +37,13 @@ class Found(NamedTuple):
       node: that made the first value that is not finite, or that does not fit.
       dtype: that could not hold it.
       is_scale: whether it is the loss scale itself.
+      is_gradient: whether the node is of the backward pass.
     """
 
     node: NodeDef
     dtype: str
     is_scale: bool = False
+    is_gradient: bool = False
 
 
 class Search:
@@ -98,7 +100,8 @@ class Search:
         if node.op == "Cast" and REWRITTEN in node.proto.attr:
             # The cast cannot hold what the node before it has computed.
             node = self._view.nodes[node.inputs[0].node]
-        return Found(node.proto, dtype)
+        is_of_backward_pass = is_gradient(self._view, node)
+        return Found(node.proto, dtype, is_gradient=is_of_backward_pass)
 
     def too_large(self) -> list[str]:
         """Name what makes or reads values that float16 cannot hold.

@@ -99,6 +99,21 @@ def test_gradients_may_leave_what_activations_have_to_keep_to():
     assert gradients[0].node not in seen.unsafe("float16")
 
 
+def test_a_sum_of_gradients_is_one():
+    weight = tf.Variable(tf.ones((planted.WIDTH, 4)))
+
+    @tf.function
+    def slope(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = tf.nn.tanh(x)
+            loss = tf.reduce_sum(h @ weight) + tf.reduce_sum(tf.nn.tanh(h @ weight))
+        return tape.gradient(loss, x)
+
+    seen = tf_amp.ranges(slope, [np.ones((4, planted.WIDTH), np.float32)])
+    assert [s.is_gradient for s in seen.tensors if s.op == "AddN"] == [True]
+
+
 def test_a_graph_is_measured_by_the_names_of_its_placeholders():
     graph = tf.Graph()
     with graph.as_default():
