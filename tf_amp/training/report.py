@@ -27,7 +27,8 @@ class LossScaleState(NotebookDisplay):
     Attributes:
       scale: what losses are multiplied by; 1 without scaling.
       good_steps: steps with finite gradients since an overflow or a change of scale.
-      skipped_steps: steps whose gradients overflowed.
+      skipped_steps: steps whose gradients overflowed, but for those that were taken
+        again without a loss scale, and are finite.
       overflow_origin: what produced the first value that was not finite, when a step
         last overflowed; None where none did, or where that is not known.
     """

@@ -19,7 +19,7 @@ numbers; functions that are called and stay so, and what XLA compiles.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -53,7 +53,7 @@ def with_second_tries(graph_def: GraphDef) -> GraphDef | None:
 
     The given graph is not written.
     """
-    if any(_settles(node.name) for node in graph_def.node):
+    if skips(graph_def.node) or tries_again(graph_def.node):
         return None
     changed = None
     for number, call in enumerate(calls_in(graph_def)):
@@ -61,15 +61,21 @@ def with_second_tries(graph_def: GraphDef) -> GraphDef | None:
     return changed
 
 
-def _settles(name: str) -> bool:
-    """Say whether a name shows that overflows are seen to, here or by an earlier try.
+def skips(nodes: Iterable[NodeDef]) -> bool:
+    """Return whether there is a step, or an assignment, that may be skipped.
 
     What adjusts a loss scale has such branches and assignments of its own.
     """
-    if NAME in name:
-        return True
-    is_step = FINITE_BRANCH in name or SKIPPED_ASSIGNMENT in name
-    return is_step and SCALE_UPDATE not in name
+    return any(
+        (FINITE_BRANCH in node.name or SKIPPED_ASSIGNMENT in node.name)
+        and SCALE_UPDATE not in node.name
+        for node in nodes
+    )
+
+
+def tries_again(nodes: Iterable[NodeDef]) -> bool:
+    """Return whether gradients are taken again that overflowed."""
+    return any(NAME in node.name for node in nodes)
 
 
 def _with_second_try(graph_def: GraphDef, call: Call, number: int) -> GraphDef | None:

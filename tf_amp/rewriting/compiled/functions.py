@@ -16,12 +16,13 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grappler_pass.annotations import STAMP
+from grappler_pass.annotations import SCALE, STAMP
 from grappler_pass.garbage import collection_paused
 from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import arriving_graphs, failures, host
 from tf_amp.rewriting.compiled import homes, traced_bodies
 from tf_amp.rewriting.compiled.pricing import settings_with_steps
@@ -99,6 +100,8 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
         return _with_bodies(definition, graph_def, changed, name) if changed else None
 
     rewritten = made_as(MIXED, name)
+    if rewritten is not None:
+        _warn_of_gradients(graph.name, graph_def)
     others: dict[str, _Made | None] = {}
     compared = compared_calls.label_compared(key)
     if compared is not None and rewritten is not None:
@@ -116,6 +119,26 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
         access.add(function, like)
     names_by_label = {label: m.name.encode() for label, m in instances.items()}
     compared_calls.keep_compiled(graph, key, names_by_label)
+
+
+def _warn_of_gradients(name: str, graph_def: GraphDef) -> None:
+    """Say once that gradients leave a function as they are; XLA cannot branch on them.
+
+    Args:
+      name: of the function.
+      graph_def: the function as traced, with those that it calls.
+    """
+    from grappler_pass.rewriting.second_try.taking import skips
+
+    library = graph_def.library.function
+    nodes = [*graph_def.node, *(node for each in library for node in each.node_def)]
+    if any(SCALE in node.attr for node in nodes) and not skips(nodes):
+        Code.OVERFLOW.warn_once(
+            "%s, which XLA compiles, uses or returns gradients of a scaled loss. Where "
+            "they overflow they are infinite or NaN, until the loss scale has fallen: "
+            'where no optimizer takes them, loss_scale="none" scales nothing.',
+            name,
+        )
 
 
 class _Made(NamedTuple):

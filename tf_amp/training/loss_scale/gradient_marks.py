@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.annotations import AGAIN, BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
+from grappler_pass.rewriting.second_try.calls import Counters
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 
 
@@ -52,11 +53,9 @@ def mark_second_try(scale: Any, counters: Sequence[str]) -> None:
       scale: scalar.
       counters: the names of what the state counts, in the order of its vector.
     """
-    size, finite, skipped = map(
-        str, (len(counters), *map(counters.index, ("finite", "skipped_steps")))
-    )
-    places = " ".join((str(scale.value_index), size, finite, skipped))
-    put_attribute(scale.op, AGAIN, s=places.encode())
+    places = map(counters.index, ("finite", "skipped_steps"))
+    mark = Counters(len(counters), *places).mark(scale.value_index)
+    put_attribute(scale.op, AGAIN, s=mark.encode())
 
 
 def scale_update_scope() -> Any:

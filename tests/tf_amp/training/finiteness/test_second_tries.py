@@ -45,9 +45,6 @@ def log_density(w):
 def saliency():
     return [tf.function(lambda x: slope(loss, x))(X)]
 
-def by_tf_gradients():
-    return tf.function(lambda x: tf.gradients(loss(x), [x]))(X)
-
 def of_a_persistent_tape():
     @tf.function
     def slopes(x):
@@ -102,6 +99,8 @@ def leapfrog(w, momentum):
     given = (0, w, momentum, slope(log_density, w))
     return tf.while_loop(lambda i, *_: i < 5, body, given)[1:3]
 
+accepted_by_turns = []
+
 def hamiltonian():
     def energy(w, momentum):
         return tf.reduce_sum(momentum ** 2) / 2 - log_density(w)
@@ -118,7 +117,8 @@ def hamiltonian():
         w, accepted, moved = step(w, tf.constant([i, 7]))
         first = moved if first is None else first
         count += float(accepted)
-    return [first, tf.constant(count)]
+    accepted_by_turns.append(count)
+    return [first]
 
 def penalized(x):
     with tf.GradientTape() as outer:
@@ -150,7 +150,7 @@ def in_a_session():
 
 W_VALUE, X_VALUE = W.numpy(), X.numpy()
 PROGRAMS = (
-    saliency, by_tf_gradients, of_a_persistent_tape, behind_a_loop, behind_a_branch,
+    saliency, of_a_persistent_tape, behind_a_loop, behind_a_branch,
     within_a_branch, second_derivatives, langevin, hamiltonian, gradient_penalty,
     penalty_applied_outside, in_a_session,
 )
@@ -192,8 +192,7 @@ for program in PROGRAMS:
     results, state = scale_lowered(program)
     made = error(numbers(results), expected[program.__name__])
     print(json.dumps([program.__name__, made, state]))
-print(json.dumps(["hamiltonian accepts", *(
-    float(r) for r in (expected["hamiltonian"][1], hamiltonian()[1]))]))
+print(json.dumps(["hamiltonian accepts", *accepted_by_turns]))
 
 def trained(by):
     changes.clear()
@@ -224,7 +223,7 @@ trained(assignment)
 trained(saliency)
 """
 
-NAMES = """saliency by_tf_gradients of_a_persistent_tape behind_a_loop behind_a_branch
+NAMES = """saliency of_a_persistent_tape behind_a_loop behind_a_branch
     within_a_branch second_derivatives langevin hamiltonian gradient_penalty
     penalty_applied_outside in_a_session""".split()
 
@@ -261,3 +260,35 @@ def test_a_hamiltonian_sampler_accepts_as_often_as_in_float32(told):
 def test_a_function_that_skips_its_step_keeps_its_graph(told):
     assert told["changes of saliency"] == [1]
     assert told["changes of optimizer"] == told["changes of assignment"] == [0]
+
+
+COMPILED = """
+import tensorflow as tf
+import tf_amp
+
+tf_amp.enable("float16", opt_level="O2")
+w = tf.Variable(tf.ones([64, 64]))
+
+def slope(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((x @ w) @ w)
+    return tape.gradient(loss, w)
+
+@tf.function(jit_compile=True)
+def step(x):
+    w.assign_sub(1e-6 * slope(x))
+
+@tf.function(jit_compile=True)
+def saliency(x):
+    return slope(x)
+
+{call}(tf.ones([8, 64]))
+"""
+
+
+@pytest.mark.parametrize(("call", "is_told"), [("step", False), ("saliency", True)])
+def test_xla_takes_nothing_again_and_it_is_said_what_to_do(call, is_told):
+    done = run_forked(COMPILED.replace("{call}", call), env={"TF_AMP_TUNE": "off"})
+    lines = [line for line in done.err.splitlines() if "(AMP301)" in line]
+    assert [f"{call}, which XLA compiles" in line for line in lines] == [True] * is_told
+    assert all('loss_scale="none"' in line for line in lines)
