@@ -37,7 +37,8 @@ class TfAmpAutostart:
             "tf_keras.src.saving.saving_lib",
         ):
             hooks: dict[str, Any] = {}
-            exec(HOOKS, hooks)
+            # A traceback through them names the file that they are from.
+            exec(compile(HOOKS, "<tf_amp_autostart.pth>", "exec"), hooks)
             return hooks["find_watched"](name, path, target)
         return None
 

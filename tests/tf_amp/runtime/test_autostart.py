@@ -89,6 +89,18 @@ def started(tmp_path_factory: pytest.TempPathFactory, line: str) -> Environment:
     return environment
 
 
+def test_a_traceback_through_the_line_names_its_file(started: Environment) -> None:
+    program = """
+import traceback
+from tensorflow.python.client.session import BaseSession
+try:
+    BaseSession(1, 2)
+except TypeError as error:
+    print(traceback.extract_tb(error.__traceback__)[-1].filename)
+"""
+    assert started.run(program) == ["<tf_amp_autostart.pth>"]
+
+
 def test_the_line_is_one_line_that_imports_nothing_but_sys(line: str) -> None:
     assert line.startswith("import sys; ")
     assert line.count("\n") == 1
