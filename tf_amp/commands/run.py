@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 from tf_amp.commands.shared.arguments import (
     add_checked_to,
@@ -82,6 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    edits = _list_edits(options)
     environment = {
         **environment_from(options),
         amp_config.LOG: options.log,
@@ -92,17 +94,33 @@ def main(options: argparse.Namespace) -> int:
         amp_config.STRICT: "1" if options.strict else None,
         amp_config.RANGES: options.ranges,
         amp_config.VERBOSE: "0" if options.quiet else None,
-        **_list_edits(options),
+        **edits,
     }
     running_scripts.switch_on(environment)
     if options.verbose:
         from absl import logging
 
         logging.set_verbosity(logging.INFO)
-    running_scripts.run_script(
-        options.script, options.arguments, as_module=options.module
-    )
-    return 0
+    try:
+        running_scripts.run_script(
+            options.script, options.arguments, as_module=options.module
+        )
+    except ConfigError as error:
+        if not error.is_of_environment:
+            raise
+        raise ConfigError(_with_options(str(error), edits)) from error
+    return DONE
+
+
+def _with_options(message: str, edits: Iterable[str]) -> str:
+    """Return a message with the options that were typed for the variables of edits.
+
+    Whether there is such an op is known once the script has imported TensorFlow.
+    """
+    for name in edits:
+        verb = name.rpartition("_")[2].lower()
+        message = message.replace(f"{name}:", f"--{verb}:")
+    return message
 
 
 def _list_edits(options: argparse.Namespace) -> dict[str, str]:

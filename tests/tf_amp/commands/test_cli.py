@@ -93,6 +93,14 @@ def test_a_wrong_setting_that_a_script_comes_upon_is_not_the_scripts(folder, com
     assert f"{named} 'v1000'" in done.err
 
 
+def test_an_op_that_does_not_exist_is_said_of_the_option(folder):
+    (folder / "traced.py").write_text("import tensorflow as tf; tf.function(abs)(1.0)")
+    done = tf_amp_of(folder, "run", "--add", "clear=Rellu", "traced.py")
+    assert done.code == 2, done.err
+    assert done.err.startswith("tf-amp: --add: received 'Rellu' for the clear list")
+    assert done.err.count("\n") == 1
+
+
 def test_a_module_runs_as_under_python(folder):
     done = fresh_tf_amp_of(folder / "scripts", "run", "-m", "script", "a")
     assert done.out.splitlines()[0] == (
