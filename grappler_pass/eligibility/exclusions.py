@@ -11,7 +11,7 @@ TensorFlow gives gradients, after what they are gradients of:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grappler_pass.annotations import FLOAT32, FORWARD
@@ -72,6 +72,11 @@ def finder(patterns: Sequence[str]) -> Callable[[str], str]:
         return ""
 
     return found_by
+
+
+def unmatched(patterns: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+    """Return the patterns, as for `finder`, that find none of the names."""
+    return tuple(p for p in patterns if not any(map(finder([p]), names)))
 
 
 def local_names(name: str) -> tuple[str, ...]:

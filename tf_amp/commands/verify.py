@@ -74,6 +74,9 @@ def main(options: argparse.Namespace) -> int:
         printing.show_json((json.loads(each.to_json()) for each in found), stream)
     else:
         printing.show(*found)
+    for each in _unmatched(found):
+        said = f"exclude: {each!r} matches no operation of what was verified"
+        print(f"tf-amp: {said}.", file=sys.stderr)
     if options.bisect:
         _write_culprits(found, options.write)
     if not found:
@@ -134,6 +137,12 @@ def _of_script(
     for name, why in skipped.items():
         print(f"tf-amp: {name} is not verified: {why}", file=sys.stderr)
     return tuple(found)
+
+
+def _unmatched(found: Sequence[Verification]) -> list[str]:
+    """Return the exclusions that match no operation of any graph."""
+    given = dict.fromkeys(pattern for each in found for pattern in each.excluded)
+    return [p for p in given if all(p in each.unmatched for each in found)]
 
 
 def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:

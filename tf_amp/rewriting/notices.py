@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.eligibility.exclusions import unmatched
 from grappler_pass.eligibility.reasons import Cause
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp.config import devices
@@ -149,11 +149,11 @@ class Job:
             if not self._exclusions.get(each) and not is_of_layer(each)
         ]
         rows = plan.decisions if missing else ()
-        names = {row.slot.node for row in rows}
         reasons = {r.reason.detail for r in rows if r.reason.cause is Cause.EXCLUDED}
-        for each in missing:
-            is_seen = each in reasons or any(map(finder([each]), names))
-            self._exclusions[each] = is_seen
+        unseen = unmatched(missing, {row.slot.node for row in rows})
+        self._exclusions |= {
+            each: each in reasons or each not in unseen for each in missing
+        }
 
     def _end(self) -> None:
         # A forked child has what its parent registered.

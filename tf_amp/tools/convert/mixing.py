@@ -14,7 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework import op_def_registry
 
-from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.eligibility.exclusions import unmatched
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
@@ -178,9 +178,8 @@ def _refuse_mixed(graph_def: GraphDef) -> None:
 def _unmatched(patterns: Sequence[str], graph_def: GraphDef) -> Iterator[str]:
     """Say which exclusions find no operation."""
     names = [node.name for node in _all_nodes(graph_def)] if patterns else []
-    for pattern in patterns:
-        if not any(map(finder([pattern]), names)):
-            yield f"the exclusion {pattern!r} matches no operation of the model"
+    for pattern in unmatched(patterns, names):
+        yield f"the exclusion {pattern!r} matches no operation of the model"
 
 
 def _unknown(graph_def: GraphDef) -> Iterator[str]:

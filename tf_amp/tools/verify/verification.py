@@ -147,6 +147,7 @@ class Verification(NotebookDisplay):
         they were not looked for.
       tries: rewrites that were run to find these.
       excluded: regular expressions for what was to stay float32 already.
+      unmatched: those of them that match no operation of the graph.
     """
 
     graph: str
@@ -159,6 +160,7 @@ class Verification(NotebookDisplay):
     culprits: tuple[Culprit, ...] | None = None
     tries: int = 0
     excluded: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
     def verdict_on(self, check: TensorCheck) -> Verdict:
         """Judge by the relative error; of integers and text nothing is asked.
@@ -256,7 +258,8 @@ class Verification(NotebookDisplay):
         fields["checks"] = tuple(TensorCheck(**row) for row in fields["checks"])
         if fields["culprits"] is not None:
             fields["culprits"] = tuple(Culprit(**row) for row in fields["culprits"])
-        fields["excluded"] = tuple(fields["excluded"])
+        for name in ("excluded", "unmatched"):
+            fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 
     def _group(self, table: Table) -> Group:

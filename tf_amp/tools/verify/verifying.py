@@ -17,7 +17,12 @@ import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
-from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
+from grappler_pass.eligibility.exclusions import (
+    differentiated,
+    unmatched,
+    without_call_scopes,
+)
+from grappler_pass.functions import conversion
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
 from tf_amp.measuring import progress
@@ -36,6 +41,7 @@ from tf_amp.tools.verify.verification import (
     Verification,
     default_tolerance,
 )
+from tf_amp.tracing.excluded_layers import is_of_layer
 from tf_amp.tracing.stamp_reader import forward_names
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 
@@ -175,12 +181,22 @@ class _Controls:
             plan=_line_of(plan) if plan else "",
             low_operations=len(_low_nodes(plan)),
             excluded=case.settings.exclude,
+            unmatched=_unmatched(case),
         )
 
 
 def _line_of(plan: Plan) -> str:
     summary = plan.summary().removeprefix(f"{plan.graph}: ")
     return f"{summary}. {plan.guessed}" if plan.guessed else summary
+
+
+def _unmatched(case: GraphCase) -> tuple[str, ...]:
+    """Return the exclusions that match neither an operation nor a part of one."""
+    parts = {reason for _, reason in case.item.excluded}
+    bodies = conversion.bodies_of(case.graph_def).values()
+    names = [node.name for nodes in bodies for node in nodes]
+    patterns = [each for each in case.settings.exclude if each not in parts]
+    return unmatched([each for each in patterns if not is_of_layer(each)], names)
 
 
 class _Search:

@@ -133,6 +133,16 @@ def test_a_command_line_that_makes_no_sense_is_refused(
     assert told in capsys.readouterr().err
 
 
+def test_an_exclusion_that_matches_nothing_is_told(tmp_path):
+    script = _script(tmp_path, _SESSION)
+    exclude = ("--exclude", "^MatMul", "--exclude", "no_such_name")
+    done = _tf_amp("verify", script, *exclude, cwd=tmp_path, **_FORCED)
+    said = [line for line in done.err.splitlines() if "exclude" in line]
+    assert said == [
+        "tf-amp: exclude: 'no_such_name' matches no operation of what was verified."
+    ]
+
+
 _COMPILED = """
 import numpy as np
 import tensorflow as tf
