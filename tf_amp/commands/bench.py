@@ -108,7 +108,8 @@ def main(options: argparse.Namespace) -> int:
         print(f"tf-amp: interrupted; {kept}.", file=sys.stderr)
         return INTERRUPTED
     if not is_measured:
-        print(f"tf-amp: nothing was measured: {failures[0]}.", file=sys.stderr)
+        said = f"tf-amp: nothing was measured: {failures[0]}."
+        print(f"{failures[0].traceback}{said}", file=sys.stderr)
         return NOTHING if all(each.is_idle for each in failures) else FAILED
     if options.html is not None:
         write_whole(options.html, chart.page_of(record).encode())

@@ -34,7 +34,10 @@ from tf_amp.runtime import autostart
 from tf_amp.tensorflow_version import check_tensorflow
 
 # Modules that stand between a command and the script that it runs.
-_BELOW_SCRIPTS = (__name__, "runpy", "importlib.util")
+_BELOW_SCRIPTS = frozenset(
+    f"{__name__} tf_amp.tools.bench.worker.process runpy importlib importlib.util "
+    "importlib._bootstrap importlib._bootstrap_external".split()
+)
 
 
 class TimeIsUp(BaseException):
@@ -101,7 +104,7 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
         raise ScriptMissingError(f"{script} is a folder without a __main__.py to run")
     sys.argv[:] = [script, *arguments]
     _set_first_folder(path.resolve().parent if path.is_file() else path)
-    with _raised_by_script():
+    with raised_by_script():
         runpy.run_path(script, run_name="__main__")
 
 
@@ -134,7 +137,7 @@ def exit_code_of(code: object) -> int:
 def _run_module(name: str, arguments: Sequence[str]) -> None:
     sys.argv[:] = [name, *arguments]
     _set_first_folder(pathlib.Path.cwd())
-    with _raised_by_script():
+    with raised_by_script():
         if _is_module(name):
             runpy.run_module(name, run_name="__main__", alter_sys=True)
             return
@@ -153,18 +156,19 @@ def _is_module(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _raised_by_script() -> Iterator[None]:
+def raised_by_script() -> Iterator[None]:
     """Let what a script raises be its own, and shown as `python` shows it."""
     try:
         yield
     except SystemExit:
         raise
     except BaseException as error:
-        if isinstance(error, AmpError):
+        first = _frames_of_script(error.__traceback__)
+        if isinstance(error, AmpError) and first is not None:
             error.is_scripts_own = not error.is_of_environment
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             check_tensorflow()
-        uncaught.show_from(error, _frames_of_script(error.__traceback__))
+        uncaught.show_from(error, first)
         raise
 
 

@@ -164,14 +164,20 @@ def test_a_process_that_learns_is_not_counted(
     assert found == expected
 
 
-def test_a_program_that_fails_is_reported_in_one_line(folder: pathlib.Path) -> None:
+def test_a_program_that_fails_is_reported_with_its_own_frames(
+    folder: pathlib.Path,
+) -> None:
     command = ("light:fails", "--methods", "float32", "--batches", "4", "--rounds", "3")
     done = bench(folder, *command, "--html", "page.html")
     assert done.code == 1 and done.out == ""
-    assert done.err == (
+    assert done.err.endswith(
+        "\nValueError: no such data\n"
         "tf-amp: nothing was measured: float32 at batch 4: exit status 1: "
         "ValueError: no such data.\n"
     )
+    assert done.err.startswith("Traceback (most recent call last):\n")
+    frames = re.findall(r'File "(.*)", line \d+, in (.*)', done.err)
+    assert frames == [(str(folder / "light.py"), "fails")], done.err
     assert not (folder / "page.html").exists()
 
 

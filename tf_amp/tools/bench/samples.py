@@ -37,6 +37,7 @@ _EXCEPTION_STATUS = 1
 _NO_STEP = "no step was seen"
 # Characters of what is said in a line, and of each of two parts.
 _LONGEST, _PART = 200, 95
+_LONGEST_TRACEBACK = 10_000
 
 Step = tuple[float, float, int]
 # Lines of a journal by what they report.
@@ -71,6 +72,13 @@ class Ended:
         said = last if error in ("", last) else f"{error[:_PART]} ... {last[:_PART]}"
         return _said(f"exit status {self.status}", said)
 
+    @property
+    def traceback(self) -> str:
+        """The traceback of the exception that ended it; "" without one."""
+        begin = self.errors.rfind(_TRACEBACK)
+        is_uncaught = self.status == _EXCEPTION_STATUS and begin >= 0
+        return self.errors[begin:][-_LONGEST_TRACEBACK:] if is_uncaught else ""
+
 
 def _said(how: str, what: str) -> str:
     what = what[:_LONGEST].rstrip(".")
@@ -102,6 +110,7 @@ class Sample:
       values: a few numbers of its first steps.
       ops: of the graphs that its timed steps executed; None: they could not be seen.
       failure: how it ended, if not well, or why there is nothing else; "" otherwise.
+      traceback: of the exception that ended it before enough steps; "" without one.
       was_ended: whether it was still running when its time was over.
       note: what tf-amp said on stderr, its first line.
       warning: what its log says there of a graph that it failed to rewrite.
@@ -117,6 +126,7 @@ class Sample:
     values: tuple[float, ...] = ()
     ops: OpCounts | None = None
     failure: str = ""
+    traceback: str = ""
     was_ended: bool = False
     note: str = ""
     warning: str = ""
@@ -169,7 +179,7 @@ def sample_of(
     source = _source_of(seen, mode)
     if len(source.steps) < FEWEST_STEPS:
         failure = ended.failure or _too_few(source, ended)
-        return dataclasses.replace(base, failure=failure)
+        return dataclasses.replace(base, failure=failure, traceback=ended.traceback)
     seconds = [(end - begin) / count for begin, end, count in source.steps]
     half = source.steps[len(seconds) // 2][0]
     stride = -(-len(seconds) // _MOST_KEPT)

@@ -50,12 +50,14 @@ def main() -> None:
             given = [each.replace(BATCH_PLACE, size) for each in target.arguments]
             running_scripts.run_script(target.name, given, as_module=False)
             return
-        if target.kind == FUNCTION:
-            sys.path.insert(0, str(pathlib.Path.cwd()))
-            step = step_of_function(target.name, batch, task.mode)
-        else:
+        if target.kind != FUNCTION:
             step = step_of_saved_model(target.name, target.signature, batch)
-        _run_steps(step, journal, task.seconds)
+            _run_steps(step, journal, task.seconds)
+            return
+        sys.path.insert(0, str(pathlib.Path.cwd()))
+        with running_scripts.raised_by_script():
+            step = step_of_function(target.name, batch, task.mode)
+            _run_steps(step, journal, task.seconds)
     except AmpError as error:
         if error.is_scripts_own:
             raise
