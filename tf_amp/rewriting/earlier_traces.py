@@ -25,10 +25,10 @@ _EARLIER_SESSION = "enable it before the Session is made, or make another"
 
 def mention_function(context: Any, name: bytes) -> None:
     """Say so of a function that is called, unless it was traced in time."""
-    from tf_amp.measuring.steps import compared_calls
-
     if _is_wanted() and _is_early(context, name):
-        notices.announce_earlier_trace(compared_calls.name_of_call(), _EARLIER)
+        notices.announce_earlier_trace(
+            graph_names.name_of_call(name.decode()), _EARLIER
+        )
 
 
 def mention_run(session: Any) -> None:

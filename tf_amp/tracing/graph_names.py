@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from tf_amp._tensorflow_private.tracing import TRACING_METHOD, outwards
 
 SESSION = "graph of a Session"
+# The function "step" is "__inference_step_12" when it is called.
+_OF_TENSORFLOW = re.compile(r"^__(inference|forward)_|_\d+$")
 # Of what Keras and tf_keras trace.
 _OF_KERAS = re.compile(
     r"(one|multi)_step_on_(data|iterator)(_distributed)?|(train|test|predict)_function"
@@ -55,8 +57,8 @@ def name_of(graph: Any) -> str:
 
 
 def name_of_call(function: str) -> str:
-    """Return the name of a function that is called here, as TensorFlow names it."""
-    return _readable(function, lambda: [_frames_here()], _call)
+    """Return the name of a function of TensorFlow's runtime that is called here."""
+    return _readable(_OF_TENSORFLOW.sub("", function), lambda: [_frames_here()], _call)
 
 
 def _readable(

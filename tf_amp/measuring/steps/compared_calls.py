@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -100,8 +99,6 @@ class _Thread(threading.local):
     label: str = MIXED
 
 
-# TensorFlow calls the function "step" "__inference_step_12".
-_OF_TENSORFLOW = re.compile(r"^__(inference|forward)_|_\d+$")
 _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
@@ -124,7 +121,7 @@ def comparing_calls(
         callee = _of_functions.get(name) or _function(name)
         if callee.is_new:
             callee.is_new = False
-            _called(callee, MIXED, first_called, context, name)
+            first_called(context, name)
 
         def call(label: str) -> Any:
             instance = callee.instance(label)
@@ -262,17 +259,6 @@ def count_calls() -> CallCount:
     return _thread.callee or CallCount()
 
 
-def name_of_call() -> str:
-    """Return what people call what is called on this thread; "" in a Session."""
-    callee = _thread.callee
-    return "" if callee is None else _readable(callee)
-
-
-def _readable(callee: _Callee) -> str:
-    """Return what people call a function that is under way on this thread."""
-    return graph_names.name_of_call(_OF_TENSORFLOW.sub("", callee.name))
-
-
 @contextlib.contextmanager
 def made(name: bytes, label: str) -> Iterator[None]:
     """Let graphs on this thread belong to an instance of a function that is made.
@@ -387,7 +373,9 @@ def begin_in_float32(trial: Trial) -> bool:
 def _begin_in_float32(callee: _Callee) -> bool:
     with _lock:
         if callee.comparison is None:
-            callee.compare(StepComparison(_readable(callee), is_late=True))
+            callee.compare(
+                StepComparison(graph_names.name_of_call(callee.name), is_late=True)
+            )
         return is_waiting()
 
 
@@ -414,7 +402,9 @@ def _begun(callee: _Callee) -> StepComparison:
     with _lock:
         comparison = callee.comparison
         if comparison is None or comparison.is_faster is not None:
-            comparison = callee.compare(StepComparison(_readable(callee)))
+            comparison = callee.compare(
+                StepComparison(graph_names.name_of_call(callee.name))
+            )
         return comparison
 
 
