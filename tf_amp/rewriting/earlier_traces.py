@@ -13,7 +13,7 @@ from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp._tensorflow_private.functions import definitions
 from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import host, notices
+from tf_amp.rewriting import host, notices, unseen
 from tf_amp.tracing import bypass, graph_names, in_force
 
 _EARLIER = (
@@ -33,10 +33,12 @@ def mention_function(context: Any, name: bytes) -> None:
 
 def mention_run(session: Any) -> None:
     """Say so of a graph that is run, unless its Session was made in time."""
-    if _is_wanted():
-        ops = session.graph.get_operations()
-        products = [op for op in ops if op.type in PRODUCT_OPS]
-        if products and all(attribute_of(op, STAMP) is None for op in products):
+    ops = session.graph.get_operations()
+    products = [op for op in ops if op.type in PRODUCT_OPS]
+    if products:
+        unseen.note_products()
+        is_early = all(attribute_of(op, STAMP) is None for op in products)
+        if is_early and _is_wanted():
             notices.announce_earlier_trace(graph_names.SESSION, _EARLIER_SESSION)
 
 
@@ -44,7 +46,7 @@ def _is_wanted() -> bool:
     if bypass.leaves_graphs_alone() or Code.TRACED_BEFORE in host.current().said:
         return False
     config = in_force.current_config()
-    return config is not None and config.verbose
+    return config is not None and config.rewrites and config.verbose
 
 
 def _is_early(context: Any, name: bytes) -> bool:

@@ -14,9 +14,12 @@ import functools
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_amp.message_codes import Code
+
+if TYPE_CHECKING:
+    from tf_amp.config.amp_config import AmpConfig
 
 LONG_SECONDS = 60.0
 # As many as a product has that is worth its casts.
@@ -27,7 +30,7 @@ _process = 0
 
 
 def note_products() -> None:
-    """Note that a graph with products has arrived."""
+    """Note that a graph with products has arrived, or is run by a server."""
     global _has_met_products
     _has_met_products = True
 
@@ -86,9 +89,13 @@ def _is_verbose() -> bool:
 
     choice = scope_registry.choice()
     if choice.is_programs:
-        return choice.scope is not None and choice.scope.config.verbose
+        return choice.scope is not None and _wants_lines(choice.scope.config)
     config = AmpConfig.from_env()
-    return bool(config.enabled) and config.verbose
+    return bool(config.enabled) and _wants_lines(config)
+
+
+def _wants_lines(config: AmpConfig) -> bool:
+    return config.rewrites and config.verbose
 
 
 def _is_explained() -> bool:

@@ -268,6 +268,7 @@ def test_a_session_made_before_is_named_too() -> None:
         f"{ENABLE}list(pairs)",
         f"{TRAINING}step()\nimport tf_amp\ntf_amp.enable(verbose=False)\nstep()",
         f"{TRAINING}step()\n{ENABLE}tf_amp.disable()\nstep()",
+        f"{TRAINING}step()\nimport tf_amp\ntf_amp.enable(opt_level='O0')\nstep()",
     ],
 )
 def test_nothing_is_said_of_what_no_order_of_calls_would_change(program: str) -> None:

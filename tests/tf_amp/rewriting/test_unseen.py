@@ -74,6 +74,7 @@ def test_a_long_eager_job_ends_with_what_to_do(
         (f"{LONG}{TRAINING}{NOTICED}step()", {**ON, "TF_AMP_VERBOSE": "0"}),
         (f"{LONG}{TRAINING}{NOTICED}{ENABLE}tf_amp.disable()\nstep()", ON),
         (f"{LONG}{TRAINING}{NOTICED}step()", {}),
+        (f"{LONG}{ENABLE}{TRAINING}tf.function(step)()", {"TF_AMP_OPT_LEVEL": "O0"}),
         (
             f"{LONG}import tensorflow as tf\nfrom tf_amp.runtime import autostart\n"
             "for shape in ([], [128 * 128], [64, 64]):\n"
@@ -81,7 +82,7 @@ def test_a_long_eager_job_ends_with_what_to_do(
             ON,
         ),
     ],
-    ids=["short", "quiet", "off later", "off", "small"],
+    ids=["short", "quiet", "off later", "off", "level", "small"],
 )
 def test_nothing_is_said_of_what_is_short_small_or_not_to_be_rewritten(
     program: str, env: dict[str, str]
@@ -94,6 +95,22 @@ def test_nothing_is_said_where_a_graph_came_or_came_too_early() -> None:
     early = f"{LONG}{TRAINING}early = tf.function(step)\nearly()\n{ENABLE}early()"
     lines += lines_of(early, {})
     assert [line[-8:] for line in lines] == ["(AMP102)", "(AMP103)"]
+
+
+def test_nothing_is_said_where_a_server_runs_the_graph() -> None:
+    program = f"""
+{LONG}{ENABLE}
+import tensorflow as tf
+from tf_amp.rewriting import arriving_graphs
+server = tf.distribute.Server.create_local_server()
+with tf.Graph().as_default():
+    product = tf.ones((128, 128)) @ tf.random.normal((128, 128))
+    # As in another process, which need not have tf-amp.
+    arriving_graphs.unseen = type(unseen)("unseen")
+    arriving_graphs.unseen.note_products = lambda: None
+    tf.compat.v1.Session(server.target).run(product)
+"""
+    assert not [line for line in lines_of(program, {}) if "(AMP108)" in line]
 
 
 def test_the_variable_alone_has_an_eager_program_watched_from_its_start() -> None:
