@@ -19,11 +19,13 @@ from grappler_pass.annotations import mark
 from grappler_pass.eligibility.numerics.kernel_limits import (
     ends_in_channels,
     has_kernel,
+    is_by_reference_if_fused,
     is_imprecise,
 )
 from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
+from grappler_pass.graph.view import GraphView
 from grappler_pass.kernels.geometry import Role, role_of
 
 # What of the nodes that give a product its shape are run each time.
@@ -55,6 +57,19 @@ def parts_of(proto: NodeDef) -> tuple[FusedPart, ...]:
     is_known = all(part.op for part in parts)
     is_whole = sum(len(part.inputs) for part in parts) == data_inputs
     return parts if is_known and is_whole else ()
+
+
+def products_alone(view: GraphView, low_dtype: int) -> frozenset[int]:
+    """Return the fused products whose kernel is slow where it holds more than these.
+
+    What is fused behind one stays float32: TensorFlow would fuse it again.
+    """
+    return frozenset(
+        node.index
+        for node in view.nodes
+        if is_by_reference_if_fused(node.op, low_dtype, node.device_type)
+        and parts_of(node.proto)
+    )
 
 
 def needs_split(proto: NodeDef, low_dtype: int, device_type: str) -> bool:

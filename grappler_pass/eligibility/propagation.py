@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 from grappler_pass.eligibility.exclusions import excludes
+from grappler_pass.eligibility.fused_ops import products_alone
 from grappler_pass.eligibility.numerics.product_errors import ProductErrors
 from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, SlotEdges, spread
@@ -76,10 +77,12 @@ def constrain(
     of_lists = list_ties(view, slots)
     members = list_members(of_lists, slots)
     excluded_by = excludes(exclude, dict(view.item.excluded))
+    alone = products_alone(view, low)
     if uses_lists:
         errors = ProductErrors(view, slots, shapes, lists, low, members, excluded_by)
         roundings = Roundings(errors)
-        slots = slots.with_float32_results(roundings.products_alone)
+        alone |= roundings.products_alone
+    slots = slots.with_float32_results(alone)
     ties, escapes = all_ties(view, slots, lists, of_lists, members)
     case = RuleInput(
         view=view,

@@ -58,6 +58,7 @@ class Cause(enum.Enum):
     JUMP = "its outcome jumps: it sees the values that float32 has"
     NO_KERNEL = "no 16-bit kernel on its device"
     IMPRECISE = "its 16-bit kernel is off by more than rounding its result would be"
+    SLOW_KERNEL = "oneDNN has only its slow reference kernel in the 16-bit type"
     WRONG_KERNEL = "TensorFlow's 16-bit kernel computes wrong numbers"
     NOT_ADMITTED = "the op's definition does not admit the 16-bit type"
     CAST = "an existing cast keeps its types"

@@ -240,13 +240,26 @@ def _kernel_reasons(
 
 
 def _fused_afterwards(case: RuleInput) -> Refusals:
-    """In float16 on a CPU, what TensorFlow fuses afterwards into what does not run."""
+    """In float16 on a CPU, what TensorFlow fuses afterwards into what runs badly."""
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return
     for node, own in case.nodes_with_slots:
-        on_cpu = node.device_type == "CPU"
-        if on_cpu and kernel_limits.becomes_swish(case.view, node):
+        if node.device_type != "CPU":
+            continue
+        if kernel_limits.becomes_swish(case.view, node):
             reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
+            yield from ((slot, reason) for slot in own)
+        elif kernel_limits.becomes_biased_product(case.view, node):
+            reason = Reason(Cause.SLOW_KERNEL, "_FusedMatMul in float16 on CPU")
+            yield from ((slot, reason) for slot in own)
+
+
+def _slow_kernels(case: RuleInput) -> Refusals:
+    """What no optimized kernel of oneDNN computes."""
+    for node, own in case.nodes_with_slots:
+        if kernel_limits.is_by_reference(node.op, case.low_dtype, node.device_type):
+            low_name = DTYPE_NAMES[case.low_dtype]
+            reason = Reason(Cause.SLOW_KERNEL, f"{node.op} in {low_name} on CPU")
             yield from ((slot, reason) for slot in own)
 
 
@@ -352,6 +365,7 @@ _RULES = (
     _fixed_and_listed,
     _missing_kernels,
     _fused_afterwards,
+    _slow_kernels,
     _exact_values,
     _out_of_range,
     _beside_decompositions,
@@ -362,7 +376,7 @@ _RULES = (
     _wrong_kernels,
 )
 # They count where lists do.
-_OF_LISTS = (_out_of_range, _beside_decompositions, _deny_taint)
+_OF_LISTS = (_slow_kernels, _out_of_range, _beside_decompositions, _deny_taint)
 
 
 def refusals(case: RuleInput) -> dict[int, Reason]:

@@ -42,6 +42,14 @@ _APPROXIMATE = frozenset({"Softplus"})
 # (fused_batch_norm_op.cc).
 _FLOAT32_ONLY = frozenset({("FusedBatchNormV3", "U")})
 
+# oneDNN computes these in float16 by its reference kernel, which takes up to hundreds
+# of times as long as float32's: gradients of filters, of which the others raise on most
+# CPUs, and a product that is fused with its bias, while the product alone is fast.
+# `ONEDNN_VERBOSE=1` calls it ref:any, on CPUs with avx512_fp16, with AMX and without;
+# on others TensorFlow does not ask oneDNN for float16.
+_BY_REFERENCE = frozenset({"DepthwiseConv2dNativeBackpropFilter"})
+_BY_REFERENCE_IF_FUSED = frozenset({"_FusedMatMul"})
+
 # On GPUs TensorFlow fuses it in float32 and float16 alone (`IsGpuCompatibleDataType` in
 # remapper.cc), and only if cublasLt is asked for: nobody's bfloat16 has run there.
 _UNFUSED_ON_GPUS = frozenset({"_FusedMatMul"})
@@ -73,6 +81,23 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
     if op in _NEVER or op.startswith("_Mkl"):
         return True
     return op in _PLAIN_ONLY and not _is_plain(proto)
+
+
+def is_by_reference(op: str, low_dtype: int, device_type: str) -> bool:
+    """Return whether oneDNN computes an op by its reference kernel in a 16-bit type."""
+    is_half = low_dtype == types_pb2.DT_HALF and device_type == "CPU"
+    return is_half and op in _BY_REFERENCE
+
+
+def is_by_reference_if_fused(op: str, low_dtype: int, device_type: str) -> bool:
+    """Return whether oneDNN does so for a fused op, and not for its product alone."""
+    is_half = low_dtype == types_pb2.DT_HALF and device_type == "CPU"
+    return is_half and op in _BY_REFERENCE_IF_FUSED
+
+
+def becomes_biased_product(view: GraphView, node: Node) -> bool:
+    """Return whether TensorFlow makes `_FusedMatMul` of a bias after this pass."""
+    return node.op == "BiasAdd" and view.nodes[node.inputs[0].node].op == "MatMul"
 
 
 def becomes_swish(view: GraphView, node: Node) -> bool:

@@ -10,6 +10,8 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
+from grappler_pass.planning.plan import Cause
+from tests.coloring import color
 from tests.fresh_process import output_of
 from tests.onednn import needs_onednn
 from tests.text_graph import graph_from_text
@@ -128,3 +130,60 @@ def test_convolutions_that_float16_kernels_of_a_cpu_refuse_still_run() -> None:
         "channels first True",
         "depthwise True",
     ]
+
+
+BIASED = """
+import numpy as np
+from tensorflow.python.eager import context
+
+draw = tf.random.Generator.from_seed(1).normal
+x, w, b = draw((8, 4, 32)), draw((32, 32)) / 6, draw((32,))
+
+def net(x):
+    x = tf.nn.relu(tf.nn.bias_add(tf.tensordot(x, w, 1), b))
+    x = tf.reshape(x, [32, 32])
+    for activate in (tf.nn.relu, tf.tanh, tf.identity):
+        x = activate(tf.nn.bias_add(x @ w, b))
+    return tf.reduce_sum(x, 1)
+
+context.enable_run_metadata()
+for level in ("O2", "O3"):
+    tf_amp.enable("float16", opt_level=level, strict=True)
+    fn = tf.function(net)
+    error = np.abs(fn(x) - net(x)).max()
+    nodes = [n for g in context.export_run_metadata().partition_graphs for n in g.node]
+    half = [n.op for n in nodes if "MatMul" in n.op and n.attr["T"].type == 19]
+    print(level, bool(0 < error < 0.1), len(half), [op for op in half if "Fused" in op])
+"""
+
+
+def test_no_bias_is_fused_behind_a_product_in_float16() -> None:
+    """For oneDNN has only a reference kernel, which takes hundreds of times as long."""
+    assert output_of(BIASED) == ["O2 True 4 []", "O3 True 4 []"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "opt_level", "color_of"),
+    [("float16", "O2", "F"), ("float16", "O3", "L"), ("bfloat16", "O2", "L")],
+)
+def test_what_has_only_a_reference_kernel_is_low_only_where_all_is(
+    dtype: str, opt_level: str, color_of: str
+) -> None:
+    colored = color(
+        """
+        x = Placeholder
+        w = Placeholder
+        slopes = MatMul(x, w)
+        sizes = Const dtype=int32
+        images = Placeholder
+        gradient = DepthwiseConv2dNativeBackpropFilter(images, sizes, slopes) \
+strides=1,1,1,1 padding=SAME
+        fetch = Identity(gradient)
+    """,
+        fetch="fetch",
+        low_dtype=dtype,
+        opt_level=opt_level,
+    )
+    assert colored.colors("slopes gradient") == f"L {color_of}"
+    is_slow = colored.cause("gradient") is Cause.SLOW_KERNEL
+    assert is_slow is (color_of == "F")

@@ -76,9 +76,9 @@ def test_a_constant_is_cast_beforehand_and_costs_nothing_unless_it_is_fed() -> N
     ones = ",".join(["1"] * 64)
     given = "b2 = Placeholder shape=[64]"
     text = SMALL_LAYERS.replace(given, f"b2 = Const value=[{ones}]")
-    _, draft = planned(text, "float16", "cpu-avx512-bf16")
+    _, draft = planned(text, "bfloat16", "cpu-avx512-bf16")
     assert draft.prices.down[Port(draft.view.index["b2"], 0)] == 0.0
-    _, draft = planned(text, "float16", "cpu-avx512-bf16", feed=("b2",))
+    _, draft = planned(text, "bfloat16", "cpu-avx512-bf16", feed=("b2",))
     assert draft.prices.down[Port(draft.view.index["b2"], 0)] > 0.0
 
 
