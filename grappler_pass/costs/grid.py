@@ -9,15 +9,20 @@ that was measured; below those they stay.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from grappler_pass.cached_attributes import cached_attribute
 
+# What a product can be cut along; the least rows, sums and columns, below which there
+# are other kernels, and memory bounds them; how much longer it may take than its parts:
+# on quiet machines hardly any takes more.
+_CUT_AXES, _LEAST_EDGE, _PARTS_SLACK = {"batch", "m", "n"}, 64, 1.5
 # Of the first size of an axis, the sizes that are added below it.
 _SHARES = (1 / 16, 1 / 4)
 
@@ -162,3 +167,37 @@ def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
         backwards = np.flip(lowered, axis)
         lowered = np.flip(np.minimum.accumulate(backwards, axis), axis)
     return [float(value) for value in lowered.flat]
+
+
+def no_slower_than_parts(
+    axes: Mapping[str, Sequence[int]], seconds: Sequence[float]
+) -> list[float]:
+    """Return seconds of products, of those that were disturbed what their parts take.
+
+    A product is the same as several with fewer rows, columns or matrices. Caches, and
+    what all of these read, make it a little slower than they are one by one; if it is
+    much slower, something else ran while it was measured.
+    """
+    points = list(itertools.product(*axes.values()))
+    known = dict(zip(points, seconds, strict=True))
+    edges = [number for number, axis in enumerate(axes) if axis != "batch"]
+
+    def of_parts(point: tuple[int, ...]) -> float:
+        sizes = zip(axes, axes.values(), point, strict=True)
+        parts = itertools.product(*(_parts(*size) for size in sizes))
+        return min(known[p] * math.prod(point) / math.prod(p) for p in parts)
+
+    return [
+        here
+        if min(point[edge] for edge in edges) < _LEAST_EDGE
+        or here <= _PARTS_SLACK * of_parts(point)
+        else of_parts(point)
+        for point, here in known.items()
+    ]
+
+
+def _parts(axis: str, sizes: Sequence[int], size: int) -> list[int]:
+    """Return the sizes along an axis that parts of a product may have."""
+    least = {"batch": 1}.get(axis, _LEAST_EDGE)
+    smaller = (part for part in sizes if least <= part < size)
+    return [*(smaller if axis in _CUT_AXES else ()), size]

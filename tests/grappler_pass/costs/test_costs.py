@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.costs import DeviceProfile, OpCall, TensorSpec
 from grappler_pass.costs.calls import UNKNOWN_BATCH, UNKNOWN_DIMENSION
-from grappler_pass.costs.grid import Grid, monotone
+from grappler_pass.costs.grid import Grid, monotone, no_slower_than_parts
 from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.costs.work.piece import Work
 from tests.op_calls import (
@@ -278,7 +278,35 @@ def test_seconds_that_fall_with_size_are_lowered_where_they_were_disturbed():
     assert monotone([2, 2], [3.0, 2.0, 1.0, 4.0]) == [1.0, 2.0, 1.0, 4.0]
 
 
-# --- what is known of the measured device --------------------------------------------
+def test_a_product_that_takes_much_longer_than_its_parts_takes_what_they_do() -> None:
+    axes = {"m": [64, 128], "k": [64, 128], "n": [64]}
+    # Twice the rows are two parts; twice the sums are none, and take what they like.
+    assert no_slower_than_parts(axes, [1.0, 9.0, 2.9, 10.0]) == [1.0, 9.0, 2.9, 10.0]
+    assert no_slower_than_parts(axes, [1.0, 9.0, 8.0, 90.0]) == [1.0, 9.0, 2.0, 18.0]
+
+
+@pytest.mark.parametrize("name", ["cpu-avx512-bf16", "cpu-intel-avx512-bf16"])
+def test_few_products_of_machines_that_were_quiet_count_as_disturbed(name: str) -> None:
+    assert 0.0 <= disturbed_share(name) < 0.01
+
+
+def test_no_product_of_the_profile_of_a_machine_that_was_busy_is_disturbed() -> None:
+    assert disturbed_share("cpu-amx-bf16") == 0.0
+
+
+def disturbed_share(name: str) -> float:
+    """Return the share of a shipped profile's products that are to be lowered."""
+    classes = DeviceProfile.load(name).data["classes"]
+    is_lowered = [
+        before > after
+        for op_class in ("matmul", "matmul.ta", "matmul.tb", "batch_matmul")
+        for entry in [classes[op_class]]
+        for measured in entry["seconds"].values()
+        for before, after in zip(
+            measured, no_slower_than_parts(entry["axes"], measured), strict=True
+        )
+    ]
+    return sum(is_lowered) / len(is_lowered)
 
 
 def test_large_products_and_convolutions_gain_by_bfloat16_where_it_has_units():

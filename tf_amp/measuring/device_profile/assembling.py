@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.grid import monotone
+from grappler_pass.costs.grid import monotone, no_slower_than_parts
 from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.device_profile.cases import Case, Point
 
@@ -59,7 +59,10 @@ def _filled(
             if seconds is None:
                 return None
         here[point] = _extended(point, axes, here) if seconds is None else seconds
-    return monotone([len(axis) for axis in axes], list(here.values()))
+    lengths, found = [len(axis) for axis in axes], list(here.values())
+    if {"m", "n"} <= case.axes.keys():
+        found = no_slower_than_parts(case.axes, found)
+    return monotone(lengths, found)
 
 
 def _least_larger(
