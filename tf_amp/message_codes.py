@@ -26,6 +26,7 @@ class Code(enum.Enum):
     NOTHING_SEEN = "AMP108"
     OTHER_BACKEND = "AMP109"
     NOTHING_EXCLUDED = "AMP110"
+    SLOWER = "AMP111"
     # Mixed precision, or a part of it, is not in force.
     SWITCH_FAILED = "AMP201"
     REWRITE_FAILED = "AMP202"

@@ -46,6 +46,7 @@ _HIDE = "TF_AMP_VERBOSE=0 hides this"
 # Behind those of `step_comparison.CALLS_IN_FLOAT32`.
 _FIRST_COMPARED = "21st"
 _TOO_FEW = "too few to show whether 16 bits are faster"
+_ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
 
 
 @dataclasses.dataclass
@@ -264,7 +265,22 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     if not compared_calls.is_late() and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
         _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
+    if _is_slower(plan) and taking_part.is_news(Code.SLOWER):
+        _print(
+            Code.SLOWER,
+            f"{_name(plan)}: with {plan.low_dtype} at {plan.opt_level} it is expected "
+            f"to be slower than float32, {plan.predicted_speedup:.2f} times as fast; "
+            f"{_ONLY_GAINS}",
+        )
     _job().add(plan)
+
+
+def _is_slower(plan: Plan) -> bool:
+    """Return whether a level that does not ask for costs is expected to lose."""
+    is_forced = any(
+        row.is_low and row.reason.cause is Cause.FORCED for row in plan.decisions
+    )
+    return is_forced and round(plan.predicted_speedup, 2) < 1
 
 
 def announce_wrong_kernels(plan: Plan, config: AmpConfig) -> None:

@@ -51,6 +51,19 @@ def test_the_first_rewritten_graph_is_announced_once() -> None:
     )
 
 
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_level_that_is_expected_to_lose_says_so_and_what_to_do(level: str) -> None:
+    slow = {**ON, "TF_AMP_DEVICE_PROFILE": "cpu-generic", "TF_AMP_OPT_LEVEL": level}
+    first, line = lines_of(TRAINING + STEPS.format(2), slow)
+    assert first.endswith("(AMP101)")
+    assert re.fullmatch(
+        rf"step: with bfloat16 at {level} it is expected to be slower than float32, "
+        r"0\.\d\d times as fast; TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are "
+        r"faster \(AMP111\)",
+        line,
+    )
+
+
 @pytest.mark.parametrize(
     "env", [{"TF_AMP_VERBOSE": "0"}, {"TF_ENABLE_AUTO_MIXED_PRECISION": "0"}]
 )
