@@ -106,12 +106,12 @@ def choice() -> Findings:
 
     from tf_amp.tools.explain.explanation import explain
 
-    spec = tf.TensorSpec([1024, 1024])
+    spec = tf.TensorSpec([2048, 2048])
     plan = explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)
     decision = plan.filter(op="MatMul").decisions[0]
     yield Finding(
         "example",
-        f"product of two 1024 x 1024 matrices: {decision.dtype} at {config.opt_level} "
+        f"product of two 2048 x 2048 matrices: {decision.dtype} at {config.opt_level} "
         f"({decision.reason})",
     )
 
