@@ -40,7 +40,7 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
         for suffix in kept
     ]
     changed = kept if level == "O1" else ("after.pbtxt", *kept)
-    assert files[6:] == [f"0003-_lambda_.{suffix}" for suffix in changed]
+    assert files[6:] == [f"0003-function_at_line_11.{suffix}" for suffix in changed]
     if level != "O1":
         before, after = (
             next(tmp_path.glob(f"*-0003-*.{when}.pbtxt")).read_text()
