@@ -22,8 +22,8 @@ FORWARD = "_tf_amp_forward"
 BARRIER = "_tf_amp_barrier"
 # On what reads the state of a loss scale.
 LOSS_SCALE = "_tf_amp_loss_scale"
-# On what takes the scale out of what was read: which of its outputs that is, where all
-# that is scaled by it is unscaled in the same graph, else -1.
+# On what takes the scale out of what was read, and on what divides it: which of the
+# outputs that is, where all that it scales is unscaled in the same graph, else -1.
 SCALE = "_tf_amp_scale"
 # On what makes a scale whose gradients can be taken again without it, in its graph:
 # which output it is, and where the state counts (`rewriting.second_try.calls`).

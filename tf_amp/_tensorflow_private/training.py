@@ -43,6 +43,10 @@ GRAPH_GRADIENTS = Hook("tensorflow.python.ops.gradients_impl:gradients_util", _U
 VECTORIZED_LOOP = Hook(
     "tensorflow.python.ops.parallel_for.control_flow_ops:pfor", _UNSCALED
 )
+GRADIENT_LOOKUP = Hook(
+    "tensorflow.python.framework.registry:Registry.lookup",
+    "losses outside of functions that a program scales itself are scaled twice",
+)
 FORWARD_GRADIENT = Hook(
     "tensorflow.python.eager.forwardprop:_jvp_helper",
     "each operation that a ForwardAccumulator follows counts as a call for gradients",

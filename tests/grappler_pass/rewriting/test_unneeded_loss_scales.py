@@ -322,3 +322,25 @@ def test_a_loss_scale_stays_where_functions_are_called():
     given.node[2].attr["f"].func.name = "gradient_of_something"
 
     assert without_loss_scales(given, Item(fetch=("out",))) is None
+
+
+@pytest.mark.parametrize("factor", [2.0**15, tf.Variable(2.0**15, trainable=False)])
+def test_nor_does_one_that_scales_its_loss_itself(factor):
+    def step_of(w):
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.tanh(x @ w) ** 2) * factor
+            w.assign_sub(tape.gradient(loss, w) / factor)
+
+        return step
+
+    plain, w = tf.Variable(W), tf.Variable(W)
+    step_of(plain)(X)
+    tf_amp.enable(dtype="float16")
+    found = {op: count_executed(lambda: step_of(w)(X), op) for op in FINDING}
+
+    assert found == dict.fromkeys(FINDING, 0)
+    w.assign(W)
+    step_of(w)(X)
+    np.testing.assert_array_equal(w, plain)

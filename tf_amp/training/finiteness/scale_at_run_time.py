@@ -14,8 +14,10 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import functions, tracing
 from tf_amp.training.loss_scale.placing import made_outside
 
-# Holds the variable as soon as something has been traced that reads it.
+# Holds the variable as soon as something has been traced that reads it, or may be.
 _variable: list[Any] = []
+# Holds something as soon as there are functions that may ask for the scale.
+_askers: list[bool] = []
 
 
 def is_eager_outside() -> bool:
@@ -29,13 +31,28 @@ def is_differentiating() -> bool:
     return functions.is_backward_pass(tracing.traced_graph())
 
 
+def note_asker() -> None:
+    """Remember that there are functions that may ask for the scale."""
+    _askers[:] = [True]
+
+
 def scale_at_work() -> Any:
     """Return what gradients are multiplied by when this runs, float32 scalar."""
+    return _made_variable().read_value()
+
+
+def _made_variable() -> Any:
     if not _variable:
         name = "tf_amp_scale_at_work"
         made = made_outside(lambda: tf.Variable(1.0, trainable=False, name=name))
         _variable.append(made)
-    return _variable[0].read_value()
+    return _variable[0]
+
+
+def multiply(share: Any) -> None:
+    """Let gradients be multiplied by another scale from here on, while eager."""
+    if _variable:
+        _variable[0].assign(_variable[0] * share)
 
 
 def own_variables() -> list[Any]:
@@ -43,7 +60,9 @@ def own_variables() -> list[Any]:
     return list(_variable)
 
 
-def computed_at(scale: Any, compute: Callable[[], Any]) -> Any:
+def computed_at(
+    scale: Any, compute: Callable[[], Any], *, is_of_state: bool = True
+) -> Any:
     """Compute gradients while what was traced ahead knows what they are scaled by.
 
     It costs nothing where nothing was.
@@ -51,9 +70,12 @@ def computed_at(scale: Any, compute: Callable[[], Any]) -> Any:
     Args:
       scale: float32 scalar.
       compute: returns a nest of gradients.
+      is_of_state: whether a function can read the scale by itself.
     """
-    if not _variable or not is_eager_outside():
+    may_be_asked = _variable or (_askers and not is_of_state)
+    if not may_be_asked or not is_eager_outside():
         return compute()
+    _made_variable()
     _variable[0].assign(scale, read_value=False)
     try:
         result = compute()

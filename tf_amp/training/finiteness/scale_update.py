@@ -12,7 +12,7 @@ import tensorflow as tf
 from grappler_pass.annotations import FINITE_BRANCH
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.protocol import Seen, State, check_names, find_rests
-from tf_amp.training.finiteness.of_gradients import largest_of, must_select
+from tf_amp.training.finiteness.of_gradients import must_select
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 
 # What shows that a call has been counted.
@@ -28,7 +28,8 @@ class ScaleUpdate:
     Attributes:
       state: what is adjusted.
       vectors: its values when the gradients were scaled.
-      gradients: in true units.
+      largest: returns the largest absolute value of the gradients, on any replica, as
+        a finite float32 scalar, in true units.
       counts: whether this call is to count, bool scalar: an overflow of the gradients
         that its own were made from explains one here. None for surely.
       limit: what the scale was cut to, where it was higher. An overflow says that this
@@ -37,7 +38,7 @@ class ScaleUpdate:
 
     state: ScaleState
     vectors: Vectors
-    gradients: Sequence[Any]
+    largest: Callable[[], Any]
     counts: Any = None
     limit: float = math.inf
 
@@ -165,7 +166,7 @@ class ScaleUpdate:
         self, finite: bool, applies: Any, reading: State
     ) -> dict[str, Any]:
         """Return what of the state changes after finite, or other, gradients."""
-        seen = Seen(finite, applies, lambda: largest_of(self.gradients))
+        seen = Seen(finite, applies, self.largest)
         if finite:
             counters = {"good_steps": reading["good_steps"] + 1, "finite": 1}
         else:
@@ -185,7 +186,7 @@ def joined(scale_updates: Sequence[ScaleUpdate]) -> ScaleUpdate:
     """Return the update of several calls at once, of one state."""
     return dataclasses.replace(
         scale_updates[0],
-        gradients=[g for one in scale_updates for g in one.gradients],
+        largest=lambda: tf.reduce_max([one.largest() for one in scale_updates]),
         limit=min(one.limit for one in scale_updates),
     )
 

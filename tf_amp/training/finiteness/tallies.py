@@ -26,7 +26,7 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp.message_codes import Code
-from tf_amp.training.finiteness.of_gradients import summed_over_replicas
+from tf_amp.training.finiteness.of_gradients import largest_of, summed_over_replicas
 from tf_amp.training.finiteness.scale_at_run_time import is_eager_outside
 from tf_amp.training.finiteness.scale_update import ScaleUpdate
 from tf_amp.training.loss_scale.placing import made_outside
@@ -124,7 +124,8 @@ def _updated(state: ScaleState, tally: Tally, gradients: Sequence[Any]) -> Any:
     overflows, calls = tf.unstack(summed_over_replicas(counts.read_value()))
     counts.assign(tf.zeros_like(counts), read_value=False)
     finite = tf.equal(overflows, 0.0)
-    ScaleUpdate(state, state.read(), gradients, calls > 0, tally.limit).apply(finite)
+    largest = functools.partial(largest_of, gradients)
+    ScaleUpdate(state, state.read(), largest, calls > 0, tally.limit).apply(finite)
     return finite
 
 

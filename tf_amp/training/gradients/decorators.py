@@ -40,6 +40,7 @@ from tf_amp.training.fusions import (
 )
 from tf_amp.training.gradients import (
     exported_states,
+    first_products,
     gradient_context,
     tape_calls,
 )
@@ -48,6 +49,7 @@ from tf_amp.training.gradients.existing_scaling import (
     is_scaled_by_user,
     scale_and_note,
 )
+from tf_amp.training.gradients.factors import power_of_two_below
 from tf_amp.training.gradients.seed_gradients import has_gradient, is_number, is_real
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
 from tf_amp.training.optimizers import assignments, optimizers
@@ -85,6 +87,7 @@ def install(current: Current) -> None:
         private.with_gradients_function, wrap=scaling(_graph_gradients)
     )
     install_hook(private.GRAPH_GRADIENTS, graph_gradients)
+    install_hook(private.GRADIENT_LOOKUP, first_products.passing_on)
     install_hook(private.VECTORIZED_LOOP, scaling(_checked_loop))
     install_hook(private.PYTHON_FUNCTION, gradient_context.passing_through_python)
     # Accumulators use gradients for what is linear in their tangents: nobody scales it.
@@ -112,10 +115,11 @@ def _tape_gradient(
         return gradient(tape, target, sources, output_gradients, *args, **kwargs)
     seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_number))
     compute = functools.partial(gradient, tape, target, sources, seeds, *args, **kwargs)
-    finish = functools.partial(_finish, call)
-    return _finished_but_for_new_values(
-        finish, gradient_context.computed(call, compute), sources
-    )
+    product = first_products.FirstProduct(tape, targets, sources, call.scale)
+    with first_products.sought(product):
+        gradients = gradient_context.computed(call, compute)
+    finish = functools.partial(_finish, call.relieved_by(product.power))
+    return _finished_but_for_new_values(finish, gradients, sources)
 
 
 def _graph_gradients(
@@ -214,7 +218,8 @@ def _begin(
         return None
     if not can_vote():
         return None
-    return _call(loss_scale, sources, tape).for_targets(targets)
+    call = _call(loss_scale, sources, tape).for_targets(targets)
+    return call.relieved_by(power_of_two_below(targets, given, sources))
 
 
 def _call(loss_scale: LossScale, sources: Any, tape: Any) -> ScaledCall:

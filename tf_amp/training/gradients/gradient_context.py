@@ -100,7 +100,9 @@ def computed(call: ScaledCall, compute: Callable[[], Any]) -> Any:
         # In the body of a vectorized loop nothing can be assigned.
         if _loop.get() is not None:
             return compute()
-        return scale_at_run_time.computed_at(call.scale, compute)
+        return scale_at_run_time.computed_at(
+            call.scale, compute, is_of_state=call.is_known_ahead
+        )
 
 
 def in_loop(loop: Loop) -> AbstractContextManager[None]:

@@ -42,6 +42,8 @@ def in_true_units(slope: _Function) -> _Function:
     if not callable(slope):
         raise ConfigError(f"in_true_units decorates functions; received {slope!r}.")
 
+    scale_at_run_time.note_asker()
+
     @functools.wraps(slope)
     def slope_in_true_units(*upstream: Any, **options: Any) -> Any:
         call = _call_here()

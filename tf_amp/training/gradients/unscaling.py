@@ -17,22 +17,23 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from grappler_pass.annotations import OWN
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.stack import keeping_float32
-from tf_amp.training.finiteness import tallies
+from tf_amp.training.finiteness import scale_at_run_time, tallies
 from tf_amp.training.finiteness.of_gradients import (
     agreed,
     are_finite,
     each_is_finite,
     is_scalable,
+    largest_of,
     must_select,
     sum_is_finite,
 )
 from tf_amp.training.finiteness.scale_update import ScaleUpdate, symbolic
 from tf_amp.training.finiteness.votes import Vote
+from tf_amp.training.gradients.factors import FOR_THE_SCALE, scale_beside
 from tf_amp.training.gradients.results import handed_on
 from tf_amp.training.gradients.seed_gradients import dtype_of
 from tf_amp.training.loss_scale.gradient_marks import (
@@ -47,7 +48,6 @@ from tf_amp.training.optimizers.called_functions import inner_flags
 from tf_amp.training.overflow import inputs as overflow_inputs
 from tf_amp.training.overflow.messages import warn_of_overflow
 
-_WHY = f"{OWN}the loss scale"
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15
 
@@ -66,6 +66,8 @@ class ScaledCall:
         self._vectors = self._state.read()
         self._reading = self._state.unpacked(self._vectors)
         self._limit = math.inf
+        self._power: Any = 1.0
+        self._relieved: Any = None
         self._is_repeated = False
         self._begun: Vectors | None = None
 
@@ -78,12 +80,24 @@ class ScaledCall:
         if any(vector is None for vector in vectors.values()):
             vectors = self._state.read()
         call = self._with(_vectors=vectors, _reading=self._state.unpacked(vectors))
-        return call._limited_to(self._limit)
+        call = call._with(_relieved=None, _power=1.0)._limited_to(self._limit)
+        power = self._power if self.is_known_ahead else _seen_from_here(self._power)
+        if power is not None:
+            return call.relieved_by(power)
+        # A function may be called again, with another number of the program's.
+        if scale_at_run_time.is_eager_outside():
+            return call.at_scale(scale_at_run_time.scale_at_work())
+        return call
+
+    @property
+    def is_known_ahead(self) -> bool:
+        """Whether what the loss is multiplied by follows from the state alone."""
+        return isinstance(self._power, float)
 
     @property
     def scale(self) -> Any:
         """What the loss is multiplied by, float32 scalar."""
-        return self._reading["scale"]
+        return self._reading["scale"] if self._relieved is None else self._relieved
 
     def at_scale(self, scale: Any) -> ScaledCall:
         """Return a call with another scale."""
@@ -121,6 +135,18 @@ class ScaledCall:
             )
         return self.at_scale(tf.minimum(self.scale, limit))._with(_limit=limit)
 
+    def relieved_by(self, power: Any) -> ScaledCall:
+        """Return a call that scales by less, since the program scales by as much.
+
+        Args:
+          power: of two; a float, or float32 scalar.
+        """
+        if isinstance(power, float) and power == 1.0:
+            return self
+        with keeping_float32(FOR_THE_SCALE):
+            left = scale_beside(power, self.scale)
+        return self._with(_power=self._power * power, _relieved=left)
+
     def _with(self, **changes: Any) -> ScaledCall:
         call = copy.copy(self)
         vars(call).update(changes)
@@ -130,8 +156,8 @@ class ScaledCall:
         """Return the gradients to start from, scaled; None and whole numbers stay."""
 
         def scale(given: Sequence[Any]) -> list[Any]:
-            with keeping_float32(_WHY):
-                return list(self.loss_scale.scale(given, self._reading))
+            with keeping_float32(FOR_THE_SCALE):
+                return list(self.loss_scale.scale(given, self._at_work()))
 
         scaled: list[Any] = map_scalable(scale, list(seeds))
         return scaled
@@ -154,8 +180,11 @@ class ScaledCall:
     def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients that are to be scaled again; no barrier."""
         wide = [_widened(gradient) for gradient in gradients]
-        with keeping_float32(_WHY):
-            return list(self.loss_scale.unscale(wide, self._reading))
+        with keeping_float32(FOR_THE_SCALE):
+            return list(self.loss_scale.unscale(wide, self._at_work()))
+
+    def _at_work(self) -> Mapping[str, Any]:
+        return {**self._reading, "scale": self.scale}
 
     def results(self, gradients: Any) -> Any:
         """Return a structure of scaled gradients in true units.
@@ -166,7 +195,8 @@ class ScaledCall:
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
             ends_here = self._ends_here(unscaled)
-            mark_scale(self.scale, ends_here)
+            for scale in (self._reading["scale"], self.scale):
+                mark_scale(scale, ends_here)
             if ends_here and not must_select():
                 mark_second_try(self.scale, self._state.names["counters"])
             is_ordinary = private.can_merge() and not self._is_repeated
@@ -265,7 +295,12 @@ class ScaledCall:
     def _scale_update(self, unscaled: Sequence[Any]) -> ScaleUpdate:
         earlier = inner_flags(unscaled, self._state)
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
-        return ScaleUpdate(self._state, self._vectors, unscaled, counts, self._limit)
+
+        def largest() -> Any:
+            # As large as without the program's own number, which does not count.
+            return largest_of(unscaled) / self._power
+
+        return ScaleUpdate(self._state, self._vectors, largest, counts, self._limit)
 
 
 def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:

@@ -37,10 +37,10 @@ def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
     Once it has not been, it never is.
 
     Args:
-      scale: scalar, unpacked from a state that was read.
+      scale: scalar, unpacked from a state that was read, or that divided by a number.
       is_unscaled_here: whether it is as far as the present call goes.
     """
-    if hasattr(scale, "numpy") or scale.op.type != "Unpack":
+    if hasattr(scale, "numpy") or scale.op.type not in ("RealDiv", "Unpack"):
         return
     if attribute_of(scale.op, SCALE, 0) >= 0:
         put_attribute(scale.op, SCALE, i=scale.value_index if is_unscaled_here else -1)

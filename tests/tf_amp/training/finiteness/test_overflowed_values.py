@@ -53,7 +53,7 @@ def in_float16(weight, x, factor):
 
 
 @built
-def test_a_dynamic_loss_scale_of_the_programs_own_finds_its_level(build):
+def test_a_dynamic_loss_scale_of_the_programs_own_does_no_harm(build):
     weight, own = tf.Variable(tf.zeros(4)), tf.Variable(2.0**15)
     taken = tf.Variable(0)
 
@@ -72,8 +72,8 @@ def test_a_dynamic_loss_scale_of_the_programs_own_finds_its_level(build):
             step(tf.ones(4))
         scales = figures(loss_scale)[0], float(own)
     assert math.isfinite(scales[1])
-    assert scales[0] * scales[1] <= 2.0**18
-    assert int(taken) > 24
+    assert scales[0] <= 2.0**18 < 2.0**40 < scales[1]
+    assert int(taken) > 60
     np.testing.assert_array_equal(weight, tf.fill(4, -0.125 * float(taken)))
 
 
