@@ -1,7 +1,7 @@
 """Copies of weights on the host, and what travels between them and the weights.
 
 The weights of the model stay what counts: whoever writes to them (a checkpoint that is
-restored, an average put in their place) is noticed by a fingerprint, and the copies are
+restored, an average put in their place) is noticed by a fingerprint, and its copy is
 read anew before the next update.
 """
 
@@ -70,17 +70,26 @@ class HostCopies:
         return variable if index is None else among[index]
 
     def refresh(self) -> None:
-        """Read weights anew, all of them, if any was written by somebody else."""
+        """Read the weights anew that somebody else has written.
+
+        Others may be less than their copies, which are not rounded.
+        """
         now = [_on(v.device, _fingerprint, v) for v in self.originals]
         with tf.device(self._transfer.device):
             seen = tf.stack([each.read_value() for each in self._seen])
-            stale = tf.reduce_any(tf.not_equal(tf.stack(now), seen))
-            tf.cond(stale, self._read_all, lambda: tf.constant(False))
+            written = tf.not_equal(tf.stack(now), seen)
+            tf.cond(
+                tf.reduce_any(written),
+                lambda: self._read(written, now),
+                lambda: tf.constant(False),
+            )
 
-    def _read_all(self) -> tf.Tensor:
+    def _read(self, written: tf.Tensor, now: Sequence[tf.Tensor]) -> tf.Tensor:
         with tf.device(self._transfer.device):
-            for original, copy in zip(self.originals, self.copies, strict=True):
-                copy.assign(tf.identity(original))
+            for i, copy in enumerate(self.copies):
+                original = tf.identity(self.originals[i])
+                copy.assign(tf.where(written[i], original, copy))
+                self._seen[i].assign(now[i])
             return tf.constant(True)
 
     def gradient_down(self, gradient: Any, variable: Any) -> Any:
