@@ -132,7 +132,8 @@ def _check(variable: Any) -> None:
             f"offload_optimizer: received the variable {variable.name!r} of type "
             f"{variable.dtype.name}; allowed is float32."
         )
-    if tf.distribute.has_strategy():
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    if is_distributed or tf.distribute.has_strategy():
         raise ConfigError(
             "offload_optimizer: received variables of a tf.distribute strategy; "
             "allowed is one device, without a strategy."

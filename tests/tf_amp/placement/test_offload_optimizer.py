@@ -259,6 +259,13 @@ def test_what_cannot_be_offloaded_is_refused() -> None:
             offload_optimizer(optimizers.Adam()).build([double])
         except ConfigError as error:
             print(error)
+        try:
+            with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+                mirrored = tf.Variable(1.0)
+            # Outside of the strategy that it is made by.
+            offload_optimizer(optimizers.Adam()).build([mirrored])
+        except ConfigError as error:
+            print(error)
         """
     )
     assert lines[0] == "device: there is no GPU:5; TensorFlow sees CPU:0, CPU:1."
@@ -269,3 +276,4 @@ def test_what_cannot_be_offloaded_is_refused() -> None:
     assert "whose slots exist already" in lines[5]
     assert "not offloaded or not built yet" in lines[6]
     assert "of type float64; allowed is float32" in lines[7]
+    assert "variables of a tf.distribute strategy; allowed is one device" in lines[8]
