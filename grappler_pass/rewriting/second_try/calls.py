@@ -7,7 +7,8 @@ in which it finds out whether its gradients are finite.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -66,23 +67,30 @@ class Call(NamedTuple):
 
 
 def calls_in(graph_def: GraphDef) -> Iterator[Call]:
-    """Yield the calls of a graph, those first that others may be made from."""
+    """Yield the calls of a graph."""
     nodes = {node.name: node for node in graph_def.node}
     readers = readers_in(graph_def.node)
-    marked = [node for node in graph_def.node if AGAIN in node.attr]
-    found = [call for node in marked for call in _calls_of(node, nodes, readers)]
-    places = {name: place for place, name in enumerate(nodes)}
-    yield from sorted(found, key=lambda call: places[call.is_finite])
+    scopes: dict[str, list[NodeDef]] = defaultdict(list)
+    for node in graph_def.node:
+        scopes[scope_of(node.name)].append(node)
+    for node in graph_def.node:
+        if AGAIN in node.attr:
+            yield from _calls_of(node, nodes, readers, scopes)
 
 
 def scope_of(name: str) -> str:
     """Return the scope of a node that adjusts a loss scale; "" of another node."""
+    if SCALE_UPDATE not in name:
+        return ""
     found = _SCOPE.match(_PREFIX.sub("", name, count=1))
     return found.group() if found else ""
 
 
 def _calls_of(
-    marked: NodeDef, nodes: Mapping[str, NodeDef], readers: Readers
+    marked: NodeDef,
+    nodes: Mapping[str, NodeDef],
+    readers: Readers,
+    scopes: Mapping[str, Sequence[NodeDef]],
 ) -> Iterator[Call]:
     output, *places = map(int, marked.attr[AGAIN].s.split())
     scale = f"{marked.name}:{output}" if output else marked.name
@@ -94,8 +102,8 @@ def _calls_of(
                     ends = by_scope.setdefault(scope, [])
                     ends.extend([end] if end not in ends else [])
     for scope, gradients in by_scope.items():
-        is_finite = _is_finite(scope, nodes)
-        handle = _handle(scope, nodes)
+        is_finite = _is_finite(scopes[scope], nodes)
+        handle = _handle(scopes[scope], nodes)
         if is_finite and handle:
             counters = Counters(*places)
             yield Call(scale, scope, tuple(gradients), is_finite, counters, handle)
@@ -118,22 +126,21 @@ def _rounded(text: str, readers: Readers) -> Iterator[str]:
     return reached([text], lambda t: (n.name for n in readers[t] if n.op == "Cast"))
 
 
-def _is_finite(scope: str, nodes: Mapping[str, NodeDef]) -> str:
+def _is_finite(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
     """Name the node that looks at the sum of all squares; "" for none."""
+    names = {node.name for node in within}
     found = [
         node.name
-        for node in nodes.values()
+        for node in within
         if node.op == "IsFinite"
-        and scope_of(node.name) == scope
+        and name_in(node.input[0]) in names
         and nodes[name_in(node.input[0])].op in _SUMS
-        and scope_of(name_in(node.input[0])) == scope
     ]
     return found[0] if len(found) == 1 else ""
 
 
-def _handle(scope: str, nodes: Mapping[str, NodeDef]) -> str:
+def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
     """Return the text of the variable that holds the counters of a state."""
-    within = [node for node in nodes.values() if scope_of(node.name) == scope]
     names = {name_in(text) for node in within for text in texts_of(node)}
 
     def sources(name: str) -> list[str]:

@@ -19,7 +19,7 @@ numbers; functions that are called and stay so, and what XLA compiles.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -36,9 +36,10 @@ from tensorflow.core.framework.types_pb2 import (
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import FINITE_BRANCH, SCALE_UPDATE, SKIPPED_ASSIGNMENT
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS, NEXT_ITERATION_OPS
 from grappler_pass.graph.type_slots import signature_of
-from grappler_pass.graph.view import GraphView, Port
+from grappler_pass.graph.view import GraphView, port_text
 from grappler_pass.graph.walks import reached
 from grappler_pass.rewriting.named_graphs import copied, name_in, texts_of
 from grappler_pass.rewriting.second_try.calls import Call, calls_in, scope_of
@@ -56,8 +57,12 @@ def with_second_tries(graph_def: GraphDef) -> GraphDef | None:
     if skips(graph_def.node) or tries_again(graph_def.node):
         return None
     changed = None
-    for number, call in enumerate(calls_in(graph_def)):
-        changed = _with_second_try(changed or graph_def, call, number) or changed
+    waiting = [(f"{NAME}_{i}", call) for i, call in enumerate(calls_in(graph_def))]
+    while waiting:
+        view = GraphView.from_graph_def(changed or graph_def)
+        chosen, waiting = _apart(view, waiting)
+        if chosen:
+            changed = _Round(view, chosen).result(changed or graph_def)
     return changed
 
 
@@ -78,28 +83,92 @@ def tries_again(nodes: Iterable[NodeDef]) -> bool:
     return any(NAME in node.name for node in nodes)
 
 
-def _with_second_try(graph_def: GraphDef, call: Call, number: int) -> GraphDef | None:
-    view = GraphView.from_graph_def(graph_def)
-    region = region_of(view, call)
-    if region is None:
-        return None
-    leaving = [node for node in graph_def.node if scope_of(node.name) != call.scope]
-    told = _told(leaving, call)
-    if any(_dtype(view, text) != DT_BOOL for text in told if text[0] != "^"):
-        return None
-    before = _before(view, call) | region.all
-    again = _Again(view, call, region, before, f"{NAME}_{number}", told)
-    result = copied(graph_def, again.inputs_of)
-    again.complete()
-    result.node.extend(again.made)
-    return result
+def _apart(
+    view: GraphView, calls: Sequence[tuple[str, Call]]
+) -> tuple[list[_Again], list[tuple[str, Call]]]:
+    """Return calls that have nothing in common, as they are made again, and others.
+
+    Left out are those that cannot be. Each comes with the prefix of its new names.
+    """
+    chosen: list[_Again] = []
+    waiting = []
+    for prefix, call in calls:
+        region, told = region_of(view, call), _told(view, call)
+        if region is None or any(_dtype(view, t) != DT_BOOL for t in _data(told)):
+            continue
+        before = _before(view, call) | region.all
+        again = _Again(view, call, region, before, prefix, told)
+        if any(map(again.meets, chosen)):
+            waiting.append((prefix, call))
+        else:
+            chosen.append(again)
+    return chosen, waiting
 
 
-def _told(leaving: Sequence[NodeDef], call: Call) -> tuple[str, ...]:
+@dataclasses.dataclass(frozen=True)
+class _Round:
+    """Calls with nothing in common, all of which are made again.
+
+    Attributes:
+      view: of the graph as it was.
+      calls: as they are made again.
+    """
+
+    view: GraphView
+    calls: Sequence[_Again]
+
+    def result(self, graph_def: GraphDef) -> GraphDef:
+        """Return the graph with these second tries; the given one is not written."""
+        result = copied(graph_def, lambda n: map(self._reading(n), texts_of(n)))
+        for again in self.calls:
+            again.complete(self._reading)
+            result.node.extend(again.made)
+        return result
+
+    def _reading(self, node: NodeDef) -> Callable[[str], str]:
+        """Return what a node is to read, or wait for, in the place of what it does."""
+        index, adjusts = self.view.index[node.name], bool(scope_of(node.name))
+
+        def instead(text: str) -> str:
+            again = self._by_text.get(text) or self._by_node.get(name_in(text))
+            if again is None or index in again.before:
+                return text
+            return again.instead_of(text, adjusts=adjusts)
+
+        return instead
+
+    @cached_attribute
+    def _by_text(self) -> Mapping[str, _Again]:
+        """Who has another flag, or another scale, in the place of one."""
+        told = {text: again for again in self.calls for text in again.told}
+        return {**told, **{again.call.scale: again for again in self.calls}}
+
+    @cached_attribute
+    def _by_node(self) -> Mapping[str, _Again]:
+        """Who copies a node."""
+        names = self.view.nodes
+        return {names[i].name: a for a in self.calls for i in a.region.scaled}
+
+
+def _told(view: GraphView, call: Call) -> tuple[str, ...]:
     """Return what others read of a call's scope, or wait for: flags."""
-    texts = (text for node in leaving for text in texts_of(node))
-    flags = (text for text in texts if scope_of(name_in(text)) == call.scope)
-    return tuple(dict.fromkeys(flags))
+    within = {n.index for n in view.nodes if scope_of(n.name) == call.scope}
+    data = (port for i in sorted(within) for port in view.output_ports(i))
+    read = [
+        port_text(view, port)
+        for port in data
+        if any(reader.node not in within for reader in view.readers(port))
+    ]
+    awaited = [
+        f"^{view.nodes[i].name}"
+        for i in sorted(within)
+        if not within.issuperset(view.control_readers(i))
+    ]
+    return (*read, *awaited)
+
+
+def _data(texts: Sequence[str]) -> list[str]:
+    return [text for text in texts if not text.startswith("^")]
 
 
 def _before(view: GraphView, call: Call) -> frozenset[int]:
@@ -138,28 +207,38 @@ class _Again:
     made: list[NodeDef] = dataclasses.field(default_factory=list)
     _chosen: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def inputs_of(self, node: NodeDef) -> Iterator[str]:
-        """Yield what a node of the graph is to read and to wait for."""
-        if self.view.index[node.name] in self.before:
-            yield from texts_of(node)
-            return
-        adjusts = bool(scope_of(node.name))
-        for text in texts_of(node):
-            if text in self.told:
-                yield self._flag(text)
-            elif self._is_scaled(text) or (text == self.call.scale and not adjusts):
-                yield self._choice(text)
-            else:
-                yield text
+    def meets(self, other: _Again) -> bool:
+        """Return whether two calls share what is scaled, or wait for each other."""
+        if self.call.scale == other.call.scale:
+            return True
+        if not self.region.all.isdisjoint(other.region.all):
+            return True
+        own, others = self.region.all, other.region.all
+        return not (own.isdisjoint(other.before) or others.isdisjoint(self.before))
 
-    def complete(self) -> None:
-        """Add all that the new inputs need."""
+    def instead_of(self, text: str, *, adjusts: bool) -> str:
+        """Return what stands for a flag, for a scaled tensor, or for the scale.
+
+        What adjusts a loss scale, `adjusts`, reads the scale itself.
+        """
+        if text in self.told:
+            return self._flag(text)
+        if text.startswith("^") or (text == self.call.scale and adjusts):
+            return text
+        return self._choice(text)
+
+    def complete(self, reading: Callable[[NodeDef], Callable[[str], str]]) -> None:
+        """Add all that the new inputs need.
+
+        `reading` says what a node reads, by what it did, if other calls are made again.
+        """
         switch = self._add("switch", "Switch", [self._first, self._first], T=DT_BOOL)
         waits = [f"^{name_in(text)}" for text in self.told]
         self._add("overflow", "Identity", [switch, *dict.fromkeys(waits)], T=DT_BOOL)
         self._constant("one", 1.0, DT_FLOAT, near=self.call.scale)
         for index in sorted(self.region.all):
-            self._copy(index)
+            node = self.view.nodes[index].proto
+            self._copy(node, reading(node))
         self._tell(self._are_finite())
 
     @property
@@ -171,10 +250,6 @@ class _Again:
     def _pivot(self) -> str:
         """What runs only after an overflow, once the state is adjusted."""
         return f"^{self.prefix}/overflow"
-
-    def _is_scaled(self, text: str) -> bool:
-        index = self.view.index.get(name_in(text))
-        return index in self.region.scaled and not text.startswith("^")
 
     def _choice(self, text: str) -> str:
         """Return what is the first tensor if that is finite, else the second."""
@@ -189,18 +264,19 @@ class _Again:
             self._add(name, "Merge", inputs, near=near, T=dtype, N=2)
         return self._chosen[text]
 
-    def _copied(self, text: str) -> str:
+    def _copied(
+        self, text: str, reading: Callable[[str], str] = lambda text: text
+    ) -> str:
         """Return the text of a tensor, or of a wait, in the copy."""
         if text == self.call.scale:
             return f"{self.prefix}/one"
         if self.view.index[name_in(text)] not in self.region.all:
-            return text
+            return reading(text)
         if text.startswith("^"):
             return f"^{self.prefix}/{text[1:]}"
         return f"{self.prefix}/{text}"
 
-    def _copy(self, index: int) -> None:
-        node = self.view.nodes[index].proto
+    def _copy(self, node: NodeDef, reading: Callable[[str], str]) -> None:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.name = f"{self.prefix}/{node.name}"
@@ -208,25 +284,29 @@ class _Again:
         if node.op in ENTER_OPS:
             frame = node.attr["frame_name"].s.decode()
             copy.attr["frame_name"].s = f"{self.prefix}/{frame}".encode()
-        texts = texts_of(node)
-        inputs = [self._copied(text) for text in texts]
-        if inputs == texts:
+        given = texts_of(node)
+        inputs = [self._copied(text, reading) for text in given]
+        is_outside = [self._copied(text) == text for text in given]
+        if all(is_outside):
             # Nothing else keeps it from running when there was no overflow.
             inputs.append(self._pivot)
         elif node.op in MERGE_OPS:
             inputs = [
-                self._if_overflowed(text, node) if text == given else text
-                for text, given in zip(inputs, texts, strict=True)
+                self._if_overflowed(text, before, node) if outside else text
+                for text, before, outside in zip(inputs, given, is_outside, strict=True)
             ]
         copy.input[:] = inputs
         self.made.append(copy)
 
-    def _if_overflowed(self, text: str, merge: NodeDef) -> str:
-        """Return a tensor from outside that one of several is taken of."""
+    def _if_overflowed(self, text: str, before: str, merge: NodeDef) -> str:
+        """Return a tensor from outside that one of several is taken of.
+
+        It stood `before` for what is now read as `text`.
+        """
         if text.startswith("^"):
             return text
-        dtype, near = _dtype(self.view, text), name_in(text)
-        name = f"{merge.name}/{text.replace(':', '/')}"
+        dtype, near = _dtype(self.view, before), name_in(before)
+        name = f"{merge.name}/{before.replace(':', '/')}"
         return self._add(name, "Identity", [text, self._pivot], near=near, T=dtype)
 
     def _are_finite(self) -> str:
@@ -260,7 +340,7 @@ class _Again:
         counted = self._count(finite)
         flag = [finite, f"^{counted}"]
         second = self._add("finite/second", "Identity", flag, T=DT_BOOL)
-        known = [text for text in self.told if not text.startswith("^")]
+        known = _data(self.told)
         for number, text in enumerate(known or [self._first]):
             inputs = [text, self._first]
             first = self._add(f"finite/first_{number}", "Switch", inputs, T=DT_BOOL)
@@ -270,8 +350,7 @@ class _Again:
     def _flag(self, text: str) -> str:
         if text.startswith("^"):
             return f"^{self.prefix}/flag_0"
-        known = [each for each in self.told if not each.startswith("^")]
-        return f"{self.prefix}/flag_{known.index(text)}"
+        return f"{self.prefix}/flag_{_data(self.told).index(text)}"
 
     def _count(self, finite: str) -> str:
         """Take back the overflow that the state has counted, if any, if all is well."""
@@ -340,5 +419,5 @@ def _set_attributes(node: NodeDef, attributes: Mapping[str, Any]) -> None:
 
 
 def _dtype(view: GraphView, text: str) -> int:
-    port: Port = port_of(view, text)
+    port = port_of(view, text)
     return signature_of(view.nodes[port.node].proto).outputs[port.output].dtype
