@@ -218,6 +218,17 @@ def assignment():
         V.assign_sub(1e-9 * tape.gradient(y, V))
     step(X)
 
+def effects():
+    @tf.custom_gradient
+    def same(x):
+        return x, lambda upstream: tf.numpy_function(np.copy, [upstream], tf.float32)
+
+    @tf.function
+    def slopes(x):
+        return slope(lambda x: loss(same(x)), x)
+    slopes(X)
+
+trained(effects)
 trained(optimizer)
 trained(assignment)
 trained(saliency)
@@ -260,6 +271,10 @@ def test_a_hamiltonian_sampler_accepts_as_often_as_in_float32(told):
 def test_a_function_that_skips_its_step_keeps_its_graph(told):
     assert told["changes of saliency"] == [1]
     assert told["changes of optimizer"] == told["changes of assignment"] == [0]
+
+
+def test_a_backward_pass_with_effects_runs_once(told):
+    assert told["changes of effects"] == [0]
 
 
 COMPILED = """
