@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import logging
 
@@ -22,6 +22,14 @@ from grappler_pass.planning.cut_problem import Variables
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import PRICED, Draft, NodePrices, Outcome, Trial
 from grappler_pass.planning.plan import Cause, Reason
+
+
+class UnaskedSteps:
+    """Own steps that are not asked: they may yet find any plan faster."""
+
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Return that they are not."""
+        return Outcome.UNASKED
 
 
 def recall(draft: Draft) -> Draft:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
@@ -11,8 +9,9 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.cut_problem import Variables, problem_from_prices
-from grappler_pass.planning.draft import Draft, Outcome, Trial
+from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
+from grappler_pass.planning.trying import UnaskedSteps
 from grappler_pass.pricing.seconds import NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.small_graphs import LOOP
@@ -30,14 +29,6 @@ layer1 = _FusedMatMul(x, w1, b1) fused_ops=[BiasAdd,Relu] num_args=1
 layer2 = _FusedMatMul(layer1, w2, b2) fused_ops=[BiasAdd,Relu] num_args=1
 y = _FusedMatMul(layer2, w3, b3) fused_ops=[BiasAdd] num_args=1
 """
-
-
-class FasterSteps:
-    """Steps that were faster with any plan, so that its gain need not be sure."""
-
-    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
-        """Return that they were."""
-        return Outcome.FASTER
 
 
 def planned(
@@ -227,7 +218,7 @@ def test_depthwise_gradients_go_low_only_where_they_gain(
     text = DEPTHWISE_GRADIENTS.format(
         k=kernel, o=56 // stride, how=f"strides=[1,{stride},{stride},1] padding=SAME"
     )
-    steps = FasterSteps()
+    steps = UnaskedSteps()
     plan, _ = planned(text, "bfloat16", "cpu-avx512-bf16", own_steps=steps)
     decided = {row.slot.node: row.dtype for row in plan.decisions}
     assert decided["product"] == "bfloat16"

@@ -18,7 +18,9 @@ from grappler_pass.functions.plan_merging import merged
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft, Settings
+from grappler_pass.planning.trying import UnaskedSteps
 from tf_amp._tensorflow_private.functions import is_compiled_function
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.rewriting.compiled.explaining import DraftPart
 from tf_amp.tensorflow_version import check_tensorflow
@@ -142,8 +144,19 @@ def planned(
     If XLA compiles the graph, that for its kernels.
     """
     config = explanation.config_for(graph_def)
-    chosen = target.settings(config, is_compiled=is_compiled)
+    chosen = _settings(target, config, is_compiled=is_compiled)
     return pipeline.draft_graph(graph_def, item, chosen, shapes=shapes, name=name)
+
+
+def _settings(
+    target: Target, config: AmpConfig, *, is_compiled: bool = False
+) -> Settings:
+    """Return what the pass is given for a target.
+
+    Steps decide there in the end: a gain counts that they may find, sure or not.
+    """
+    chosen = target.settings(config, is_compiled=is_compiled)
+    return dataclasses.replace(chosen, own_steps=UnaskedSteps())
 
 
 def _parts_of(
@@ -157,7 +170,7 @@ def _parts_of(
     def settings_of(graph_def: GraphDef, item: Item, _: str) -> tuple[Item, Settings]:
         config = explanation.config_for(graph_def)
         own = explanation.item_of_body(graph_def, item, config)
-        return own, target.settings(config)
+        return own, _settings(target, config)
 
     if is_compiled_function(function):
         return explaining.drafts_of_compiled(function.graph, settings_of)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -19,8 +19,8 @@ from grappler_pass import pipeline
 from grappler_pass.graph.device_types import device_type_of
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
-from grappler_pass.planning.draft import Draft, Outcome, Settings, Trial
-from grappler_pass.planning.trying import trial_from_draft
+from grappler_pass.planning.draft import Draft, Settings, Trial
+from grappler_pass.planning.trying import UnaskedSteps, trial_from_draft
 from grappler_pass.rewriting.apply import CAST_STEM
 from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.sandbox import memory
@@ -62,7 +62,8 @@ def prediction_of(
     draft = pipeline.draft_graph(
         graph_def,
         item,
-        dataclasses.replace(settings, own_steps=_Lenient()),
+        # What steps might withdraw is to be seen measured.
+        dataclasses.replace(settings, own_steps=UnaskedSteps()),
         shapes=lambda: shapes,
         name=name,
     )
@@ -74,13 +75,6 @@ def prediction_of(
         raise NotMeasurableError(
             f"{name or 'The graph'} cannot be run: {why}."
         ) from error
-
-
-class _Lenient:
-    """Withdraws no plan: what steps might withdraw is to be seen measured."""
-
-    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
-        return Outcome.UNASKED
 
 
 def _measured(draft: Draft, trial: Trial) -> Prediction:
