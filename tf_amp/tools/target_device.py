@@ -84,7 +84,7 @@ class Target:
         return self.placed(graph_def if found is None else found)
 
 
-def target_of(device: str, low_dtype: str | None = None) -> Target:
+def target_of(device_profile: str, low_dtype: str | None = None) -> Target:
     """Return the target that the name or path of a profile stands for.
 
     Its 16-bit type is what suits the device by default. ConfigError names those there
@@ -92,7 +92,7 @@ def target_of(device: str, low_dtype: str | None = None) -> Target:
     """
     chosen = checked_dtype(low_dtype) if low_dtype is not None else None
     try:
-        profile = DeviceProfile.load(device)
+        profile = DeviceProfile.load(device_profile)
     except ProfileError as error:
         raise ConfigError(f"device_profile: {error}") from error
     return Target(profile, chosen or devices.profile_dtype(profile))
