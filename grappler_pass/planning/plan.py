@@ -309,7 +309,8 @@ class Plan(NotebookDisplay):
         tables = [folded_table(self.decisions)]
         if self.all_fusions:
             tables.append(fusions_table(self.all_fusions))
-        return Group(summary, *tables, *filter(None, [self.guessed]))
+        guessed = [Text(self.guessed)] if self.guessed else []
+        return Group(summary, *tables, *guessed)
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""
