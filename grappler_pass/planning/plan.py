@@ -28,6 +28,13 @@ from grappler_pass.planning.plan_table import (
     table_text,
 )
 
+# What a row might have been in, where its neighbors have decided.
+_OTHER_TYPES = {
+    Cause.NEIGHBORS: "float32",
+    Cause.MEMORY: "float32",
+    Cause.CASTS: "16 bits",
+}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
@@ -78,13 +85,17 @@ class Decision:
 
     def _figure_text(self) -> str:
         """Say what the other type would take, where the row's times do not show it."""
-        other = {Cause.NEIGHBORS: "float32", Cause.CASTS: "16 bits"}
-        if self.reason.cause not in other or self.other_seconds is None:
+        other = _OTHER_TYPES.get(self.reason.cause)
+        if other is None or self.other_seconds is None:
             return ""
-        return (
-            f"{other[self.reason.cause]} here alone would take "
-            f"{max(self.other_seconds, 0.0) * _MILLI:.3g} ms more, casts included"
-        )
+        more = self.other_seconds * _MILLI
+        if self.reason.cause is not Cause.MEMORY:
+            # A cut is exact but for the rounding of its seconds.
+            more = max(more, 0.0)
+        taken = "as long"
+        if more:
+            taken = f"{abs(more):.3g} ms {'more' if more > 0.0 else 'less'}"
+        return f"{other} here alone would take {taken}, casts included"
 
     @property
     def gain_seconds(self) -> float:

@@ -145,6 +145,34 @@ def test_a_terminal_of_80_columns_shows_every_name_whole() -> None:
     assert f"{name}.T" in first_column
 
 
+@pytest.mark.parametrize(
+    ("cause", "other", "text"),
+    [
+        (
+            Cause.NEIGHBORS,
+            9e-4,
+            "in 16 bits because its neighbors are (float32 here alone would take 0.9 "
+            "ms more, casts included): a list",
+        ),
+        (Cause.CASTS, 0.0, "(16 bits here alone would take as long, casts included)"),
+        (Cause.CASTS, -1e-15, "(16 bits here alone would take as long,"),
+        (Cause.MEMORY, -1e-6, "(float32 here alone would take 0.001 ms less, casts"),
+        (Cause.GAIN, 9e-4, "16 bits are faster here, casts included: a list"),
+        (Cause.NEIGHBORS, None, "in 16 bits because its neighbors are: a list"),
+    ],
+)
+def test_a_reason_is_shown_with_the_figure_that_decided(
+    cause: Cause, other: float | None, text: str
+) -> None:
+    decided = dataclasses.replace(
+        PLAN.decisions[0], reason=Reason(cause, "a list"), other_seconds=other
+    )
+    assert text in decided.why
+    assert decided.why in str(dataclasses.replace(PLAN, decisions=(decided,)))
+    if other is not None:
+        assert decided.times(2.0).other_seconds == 2.0 * other
+
+
 def test_a_plan_without_low_rows_is_empty() -> None:
     assert PLAN.filter(reason="deny").is_empty
     assert not PLAN.is_empty
