@@ -10,7 +10,13 @@ from tf_amp.tools.bench.record import revision_of, versions_of
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
 _ROOT = Path(__file__).resolve().parent.parent
 # What the programs write themselves says nothing of what was measured.
-_WRITTEN = ("benchmarks/raw", "benchmarks/RESULTS.md", "benchmarks/gpu", "docs/*.png")
+_WRITTEN = (
+    "benchmarks/raw",
+    "benchmarks/RESULTS.md",
+    "benchmarks/gpu",
+    "docs/*.png",
+    "evidence/raw",
+)
 
 
 @dataclass(frozen=True)

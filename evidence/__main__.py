@@ -16,16 +16,16 @@ from evidence.families import NAMES, family_of
 from evidence.methods import METHODS, method_of
 from evidence.page import cells, write
 from evidence.records import RAW, Wanted, run_and_keep, trial_of
-from evidence.summary import rows_of, steps_of
+from evidence.summary import SEEDS, corrected, rows_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, print the rows, and write docs/evidence.md if nothing was shortened."""
+    """Train, print the rows, and write docs/evidence.md unless trainings are short."""
     options = _parser().parse_args(arguments)
     names = NAMES if options.all else options.families
     families = [family_of(name) for name in names]
     wanted = [
-        Wanted(family, method, seed, steps_of(family, method, options.steps))
+        Wanted(family, method, seed, options.steps or family.steps)
         for family in families
         for seed in range(options.seeds)
         for method in map(method_of, options.methods)
@@ -34,10 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _run_all(missing, options.output, options.jobs)
     for family in families:
         seeds = range(options.seeds)
-        for row in rows_of(family, seeds, options.output, options.steps):
-            print(" | ".join(cells(row)))
+        rows = rows_of(family, seeds, options.output, options.steps)
+        for row in rows:
+            print(" | ".join(cells(row, corrected(rows))))
     if options.output == RAW and options.steps is None:
-        write(range(options.seeds))
+        write()
 
 
 def _run_all(missing: Sequence[Wanted], output: pathlib.Path, jobs: int) -> None:
@@ -75,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--all", action="store_true", help="all families")
     which.add_argument("families", nargs="*", choices=(*NAMES, []), default=[])
     add("--methods", nargs="+", choices=known, default=known)
-    add("--seeds", type=int, default=3, help="how many, from 0 on")
+    add("--seeds", type=int, default=len(SEEDS), help="how many, from 0 on")
     add("--steps", type=int, help="of a whole training; the page is not written then")
     add(
         "--jobs", type=int, choices=range(1, 65), metavar="N", default=1, help="at once"

@@ -33,7 +33,7 @@ def transformer(batch: int) -> Made:
     """Return the transformer that translates Django's messages, with its batch."""
     keras.utils.set_random_seed(0)
     sources, targets, kinds = translation.messages()
-    model = translation.network(kinds)
+    model = translation.network(kinds, width=128, depth=2)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     model.compile("adam", loss, jit_compile=False)
     return model, (sources[:batch], targets[:batch, :-1]), targets[:batch, 1:]

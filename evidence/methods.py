@@ -31,7 +31,6 @@ class Method:
       name: on the command line and in files.
       title: for people.
       environment: variables of its processes.
-      share: of a family's steps that it trains; float16 is emulated on a CPU.
       switched: what a process switches on before it builds a model, as `tf-amp bench`
         calls it.
     """
@@ -39,7 +38,6 @@ class Method:
     name: str
     title: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    share: float = 1.0
     switched: str = FLOAT32
 
 
@@ -56,7 +54,6 @@ METHODS = (
             "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
             "TF_AMP_LOSS_SCALE": "dynamic",
         },
-        share=0.5,
         switched=OURS,
     ),
 )

@@ -55,6 +55,14 @@ def trial_of(wanted: Wanted, folder: pathlib.Path = RAW) -> Trial | None:
     return trial if trial.steps == wanted.steps else None
 
 
+def origin_of(wanted: Wanted, folder: pathlib.Path = RAW) -> str:
+    """Return which CPU and revision a run that is kept comes from."""
+    kept = json.loads(wanted.path(folder).read_text())
+    context = kept["context"]
+    machine = context["machine"]
+    return f"{machine['processor']} ({machine['kind']}), revision {context['revision']}"
+
+
 def run_and_keep(
     wanted: Wanted, folder: pathlib.Path = RAW, cores: Collection[int] | None = None
 ) -> None:
@@ -85,7 +93,6 @@ def run_and_keep(
     machine = dataclasses.replace(context.machine, cores=len(cores))
     kept: dict[str, Any] = {
         "trial": json.loads(done.stdout.splitlines()[-1]),
-        "revision": _revision(),
         "context": dataclasses.asdict(dataclasses.replace(context, machine=machine)),
     }
     path = wanted.path(folder)
@@ -93,9 +100,3 @@ def run_and_keep(
     unfinished = path.with_suffix(".part")
     unfinished.write_text(json.dumps(kept))
     unfinished.replace(path)
-
-
-def _revision() -> str:
-    command = ("git", "describe", "--always", "--dirty", "--exclude", "*")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()

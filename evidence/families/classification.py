@@ -9,7 +9,7 @@ from keras import layers
 from evidence import data
 from evidence.family import Family, Task, shuffled, supervised
 
-_STEPS = 1000
+_STEPS = 300
 _BATCH = 64
 _CLASSES = 10
 
@@ -17,7 +17,7 @@ _CLASSES = 10
 def _network() -> keras.Model:
     image = keras.Input((28, 28, 1))
     hidden = image
-    for filters, strides in ((32, 1), (32, 2), (64, 1), (64, 2), (128, 2)):
+    for filters, strides in ((16, 1), (16, 2), (32, 1), (32, 2), (64, 2)):
         hidden = layers.Conv2D(filters, 3, strides, "same", use_bias=False)(hidden)
         hidden = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(hidden))
     hidden = layers.Dropout(0.3)(layers.GlobalAveragePooling2D()(hidden))

@@ -11,7 +11,7 @@ from benchmarks.detector_network import build, multibox_loss, quality
 from benchmarks.detector_scenes import Scenes, make_scenes
 from evidence.family import Family, Task, shuffled, supervised
 
-_STEPS = 4000
+_STEPS = 1500
 _BATCH = 16
 _SCENES, _HELD_OUT = 1000, 200
 

@@ -13,8 +13,8 @@ from evidence import data
 from evidence.family import Family, Task, shuffled, supervised
 
 _CHARACTERS, _LENGTH = 400_000, 64
-_BATCH, _WIDTH = 32, 256
-_STEPS = 450
+_BATCH, _WIDTH = 32, 128
+_STEPS = 250
 _KINDS = 128
 
 
@@ -32,8 +32,7 @@ def _passages() -> np.ndarray:
 def _network() -> keras.Model:
     letters = keras.Input((_LENGTH,), dtype="int32")
     hidden = layers.Embedding(_KINDS, 64)(letters)
-    for _ in range(2):
-        hidden = layers.LSTM(_WIDTH, return_sequences=True)(hidden)
+    hidden = layers.LSTM(_WIDTH, return_sequences=True)(hidden)
     logits = layers.Dense(_KINDS)(hidden)
     return keras.Model(letters, layers.Activation("linear", dtype="float32")(logits))
 
@@ -51,7 +50,7 @@ def _make(seed: int) -> Task:
         logits = model.predict(held_out[:, :-1], batch_size=128, verbose=0)
         return float(loss(held_out[:, 1:], logits)) / math.log(2.0)
 
-    slowing = keras.optimizers.schedules.CosineDecay(3e-3, _STEPS)
+    slowing = keras.optimizers.schedules.CosineDecay(6e-3, _STEPS)
     optimizer = keras.optimizers.Adam(slowing, clipnorm=1.0)
     return Task(supervised(model, optimizer, loss, batches), bits)
 

@@ -14,8 +14,8 @@ from evidence.family import Family, Task, shuffled, supervised
 
 _LANGUAGES = ("de", "es", "fr", "it", "nl")
 _LENGTH = 48
-_BATCH, _WIDTH, _HEADS, _LAYERS = 64, 128, 4, 2
-_STEPS, _WARM_UP = 700, 100
+_BATCH, _WIDTH, _HEADS, _LAYERS = 32, 64, 4, 1
+_STEPS, _WARM_UP = 300, 30
 # 0 fills up; 1 begins and ends a message; then languages, then letters.
 _EDGE = 1
 _LETTERS = _EDGE + 1 + len(_LANGUAGES)
@@ -40,36 +40,37 @@ def messages() -> tuple[np.ndarray, np.ndarray, int]:
     return sources, targets, _LETTERS + len(alphabet)
 
 
-def _embedded(words: keras.KerasTensor, kinds: int) -> keras.KerasTensor:
-    places = layers.Embedding(_LENGTH, _WIDTH)(ops.arange(words.shape[1])[None])
-    return layers.Embedding(kinds, _WIDTH)(words) + places
+def _embedded(words: keras.KerasTensor, kinds: int, width: int) -> keras.KerasTensor:
+    places = layers.Embedding(_LENGTH, width)(ops.arange(words.shape[1])[None])
+    return layers.Embedding(kinds, width)(words) + places
 
 
 def _block(
     hidden: keras.KerasTensor, source: keras.KerasTensor | None
 ) -> keras.KerasTensor:
     """Return one layer; a decoder's, if it also looks at a source."""
-    heads = _WIDTH // _HEADS
-    attended = layers.MultiHeadAttention(_HEADS, heads)(
+    width = hidden.shape[-1]
+    size = width // _HEADS
+    attended = layers.MultiHeadAttention(_HEADS, size)(
         hidden, hidden, use_causal_mask=source is not None
     )
     hidden = layers.LayerNormalization()(hidden + attended)
     if source is not None:
-        attended = layers.MultiHeadAttention(_HEADS, heads)(hidden, source)
+        attended = layers.MultiHeadAttention(_HEADS, size)(hidden, source)
         hidden = layers.LayerNormalization()(hidden + attended)
-    wide = layers.Dense(4 * _WIDTH, "gelu")(hidden)
-    narrow = layers.Dropout(0.1)(layers.Dense(_WIDTH)(wide))
+    wide = layers.Dense(4 * width, "gelu")(hidden)
+    narrow = layers.Dropout(0.1)(layers.Dense(width)(wide))
     return layers.LayerNormalization()(hidden + narrow)
 
 
-def network(kinds: int) -> keras.Model:
+def network(kinds: int, width: int = _WIDTH, depth: int = _LAYERS) -> keras.Model:
     """Return a transformer that reads a message and what is written of another."""
     source, target = (keras.Input((n,), dtype="int32") for n in (_LENGTH, _LENGTH - 1))
-    hidden = _embedded(source, kinds)
-    for _ in range(_LAYERS):
+    hidden = _embedded(source, kinds, width)
+    for _ in range(depth):
         hidden = _block(hidden, None)
-    written = _embedded(target, kinds)
-    for _ in range(_LAYERS):
+    written = _embedded(target, kinds, width)
+    for _ in range(depth):
         written = _block(written, hidden)
     logits = layers.Activation("linear", dtype="float32")(layers.Dense(kinds)(written))
     return keras.Model([source, target], logits)
@@ -97,7 +98,7 @@ def _make(seed: int) -> Task:
         return float(np.mean(logits.argmax(-1)[wanted > 0] == wanted[wanted > 0]))
 
     warmed = keras.optimizers.schedules.CosineDecay(
-        0.0, _STEPS - _WARM_UP, 0.05, warmup_target=1e-3, warmup_steps=_WARM_UP
+        0.0, _STEPS - _WARM_UP, 0.05, warmup_target=3e-3, warmup_steps=_WARM_UP
     )
     return Task(
         supervised(model, keras.optimizers.Adam(warmed), _loss, batches), accuracy

@@ -9,7 +9,7 @@ from keras import layers
 from evidence import data
 from evidence.family import Family, Task, shuffled, supervised
 
-_STEPS = 1200
+_STEPS = 400
 _BATCH = 512
 _KINDS = (5, 7, 8)
 _NUMBERS = 6
