@@ -36,21 +36,23 @@ class Bench:
 
     @property
     def against_best(self) -> float | None:
-        """Time of tf-amp over that of the fastest other variant, the A/A run aside."""
+        """Time of tf-amp over that of the fastest of float32 and the peers.
+
+        None where one of them was not run.
+        """
         return self._against(("float32", *_PEERS))
 
     @property
     def against_peers(self) -> float | None:
-        """Time of tf-amp over that of the faster peer, float32 not being one."""
+        """Time of tf-amp over that of the faster peer; None where one was not run."""
         return self._against(_PEERS)
 
     def _against(self, names: Sequence[str]) -> float | None:
-        ours, *others = (
-            None if row is None else row.step_seconds
-            for row in map(self.row, ("ours", *names))
-        )
+        rows = [self.row(name) for name in ("ours", *names)]
+        ours, *others = (row.step_seconds if row else None for row in rows)
+        # Of those that were run some may have failed.
         times = [seconds for seconds in others if seconds is not None]
-        return ours / min(times) if ours is not None and times else None
+        return ours / min(times) if all(rows) and ours and times else None
 
     def is_wrong(self, row: Row) -> bool:
         """Return whether a variant computed something other than float32."""
@@ -115,6 +117,9 @@ def joined(benches: Iterable[Bench], others: Iterable[Bench]) -> tuple[Bench, ..
 
 
 def mean_over_peers(benches: Iterable[Bench]) -> float:
-    """Return how many times as fast as the better peer tf-amp is, geometric mean."""
+    """Return how many times as fast as the better peer tf-amp is, geometric mean.
+
+    Of rows on which both peers were run.
+    """
     against = (each.against_peers for each in benches)
     return geometric_mean(1 / ratio for ratio in against if ratio)

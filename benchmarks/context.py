@@ -23,7 +23,8 @@ _WRITTEN = (
 class Context:
     """Machine, versions, date, command and git revision of a measurement.
 
-    `revision` ends in "+" where files differed from it; "" where it was not kept.
+    `rounds` is 0 where they are said elsewhere. `revision` ends in "+" where files
+    differed from it; "" where it was not kept.
     """
 
     machine: Machine
@@ -49,7 +50,8 @@ class Context:
     def measured(self) -> str:
         """Return when it was measured, by which command, and of which revision."""
         revision = f", revision {self.revision}" if self.revision else ""
-        return f"{self.date}, `{self.command}`, {self.rounds} rounds{revision}"
+        rounds = f", {self.rounds} rounds" if self.rounds else ""
+        return f"{self.date}, `{self.command}`{rounds}{revision}"
 
 
 def context_of(command: str, *, rounds: int) -> Context:

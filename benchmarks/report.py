@@ -19,11 +19,13 @@ _LEGEND = (
     "mixed_bfloat16 policy, TensorFlow's auto_mixed_precision_onednn_bfloat16, and "
     "tf-amp: ratio of the medians of all rounds, in brackets the lowest "
     "and highest ratio of one round. A round begins with empty caches, on which one "
-    "process of tf-amp compares its steps, and the next one is timed. *fused float32*: "
+    "process of tf-amp compares its steps, and the next one is timed. *rounds*: of a "
+    "row; in square brackets those of a cell that has others. *fused float32*: "
     "the rewrites beside types alone, *float16*: tf-amp in that type, each in turns "
     "with a float32 of its own. *no-op*: the executed graph holds no 16-bit operation. "
     "*against best*: time of tf-amp over "
-    "that of the fastest of float32, the Keras policy and TensorFlow's pass."
+    "that of the fastest of float32, the Keras policy and TensorFlow's pass; -: one of "
+    "them was not run."
 )
 
 
@@ -35,7 +37,7 @@ def markdown(benches: Sequence[Bench], machine: Machine) -> str:
     peers = [each for each in VARIANTS if each.method in shown]
     titles = [each.title for each in peers]
     table = markdown_table(
-        ("model", "mode", "float32 ms", *titles, "against best"),
+        ("model", "mode", "rounds", "float32 ms", *titles, "against best"),
         (_line(bench, peers) for bench in benches),
     )
     return f"{table}\n\n{_LEGEND}\n\n{listed}"
@@ -46,6 +48,7 @@ def _line(bench: Bench, peers: Iterable[Variant]) -> tuple[str, ...]:
     return (
         entry(bench.model).title,
         bench.mode,
+        str(base.rounds if base else 0),
         _milliseconds(base.step_seconds if base else None),
         *(_cell(bench, bench.row(each.name)) for each in peers),
         f"{best:.2f}" if best is not None else "-",
@@ -60,7 +63,9 @@ def _cell(bench: Bench, row: Row | None) -> str:
     if row.speed_up is None:
         return f"{_milliseconds(row.step_seconds)} ms{remark}"
     spread = f"({row.speed_up.lowest:.2f}-{row.speed_up.highest:.2f})"
-    return f"{row.speed_up.median:.2f} {spread}{remark}"
+    base = bench.row(FLOAT32)
+    rounds = f" [{row.rounds}]" * (base is not None and row.rounds != base.rounds)
+    return f"{row.speed_up.median:.2f} {spread}{rounds}{remark}"
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -77,7 +82,7 @@ def remarks(benches: Sequence[Bench], *, has_low_units: bool) -> tuple[str, ...]
         mean = mean_over_peers(benches)
         found.append(
             f"tf-amp is {mean:.2f} times as fast as the better peer of each row "
-            "(geometric mean)."
+            "(geometric mean, of rows on which both peers were run)."
         )
     found += [text for name in _FLOORS for text in _floor_remarks(benches, name)]
     found += [

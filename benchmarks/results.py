@@ -144,10 +144,13 @@ def write_results(path: Path = RESULTS, folder: Path = RAW) -> None:
 def _sections(folder: Path) -> Iterator[str]:
     if (folder / f"{COMPARED}.json").exists():
         samples, context = kept_models(folder)
+        # Each row of the table has rounds of its own.
+        context = dataclasses.replace(context, rounds=0)
         benches, facts = benches_of(samples), context.markdown()
         if (folder / f"{BESIDE}.json").exists():
             others, where = kept_models(folder, BESIDE)
             benches = joined(benches, benches_of(others))
+            where = dataclasses.replace(where, rounds=0)
             facts += f"\n- Beside them, {where.measured()}"
         body = markdown(benches, context.machine)
         yield f"## Models\n\n{facts}\n\n{body}\n"

@@ -71,7 +71,7 @@ def test_a_row_is_measured_and_added_to_those_of_other_models(tmp_path):
     assert done.code == 0, done.err
     assert "benchmarks.steps:tiny_mlp, infer" in done.out
     text = output.read_text()
-    assert "| MLP | train | 100 |" in text and "| tiny MLP | infer |" in text
+    assert "| MLP | train | 1 | 100 |" in text and "| tiny MLP | infer |" in text
     assert "`python -m benchmarks`, then `python -m benchmarks --add" in text
     assert "failed" not in text and "WRONG" not in text and "warned" not in text
     samples, _ = kept_models(raw)
@@ -94,8 +94,9 @@ def test_table_shows_speed_up_with_the_spread_of_the_rounds():
         sample_of("ours", 0.040, number=1, low=3),
     ]
     text = told(*samples)
-    assert "| model | mode | float32 ms | tf-amp | against best |" in text
-    assert "| MLP | train | 110 | 2.44 (2.00-3.00) | 0.41 |" in text
+    assert "| model | mode | rounds | float32 ms | tf-amp | against best |" in text
+    # With what the peers would have taken nobody knows who is best.
+    assert "| MLP | train | 2 | 110 | 2.44 (2.00-3.00) | - |" in text
     assert "times as long as the best other" not in text
 
 
@@ -103,7 +104,8 @@ def test_table_says_where_a_variant_ran_no_16_bit_operation():
     samples = [sample_of(name, 0.1) for name in ("float32", "again", "builtin")]
     text = told(*samples)
     assert (
-        "| MLP | train | 100 | 1.00 (1.00-1.00) | 1.00 (1.00-1.00) no-op | - |" in text
+        "| MLP | train | 1 | 100 | 1.00 (1.00-1.00) | 1.00 (1.00-1.00) no-op | - |"
+        in text
     )
 
 
@@ -129,6 +131,29 @@ def test_the_mean_against_the_better_peer_of_each_row_is_told():
     ]
     text = told(*samples)
     assert "tf-amp is 2.00 times as fast as the better peer" in text
+    assert "| 0.50 |" in text
+
+
+@pytest.mark.parametrize("left_out", ["keras", "builtin"])
+def test_no_peer_is_the_better_one_where_the_other_was_not_run(left_out):
+    both = {"keras": 0.2, "builtin": 0.15}
+    rows = {"float32": 0.4, "ours": 0.1, **both}
+    bench = bench_of("mlp", "train", [sample_of(*each, low=1) for each in rows.items()])
+    assert bench.against_peers == pytest.approx(0.1 / 0.15)
+    del rows[left_out]
+    bench = bench_of("mlp", "train", [sample_of(*each, low=1) for each in rows.items()])
+    assert bench.against_peers is None and bench.against_best is None
+    assert "better peer" not in markdown([bench], WITH_LOW_UNITS)
+
+
+def test_cells_of_other_rounds_than_their_row_are_marked():
+    samples = [
+        *(sample_of("float32", 0.4, number=number) for number in range(3)),
+        *(sample_of("again", 0.4, number=number) for number in range(3)),
+        *(sample_of("ours", 0.2, number=number, low=1) for number in range(2)),
+    ]
+    cells = "3 | 400 | 1.00 (1.00-1.00) | 2.00 (2.00-2.00) [2] | -"
+    assert f"| MLP | train | {cells} |" in told(*samples)
 
 
 def test_not_a_number_counts_as_wrong():
@@ -184,7 +209,7 @@ def test_results_hold_the_models_and_the_other_sections(tmp_path):
     keep_table("pass_time", "told of the pass", {}, context, tmp_path)
     write_results(tmp_path / "R.md", tmp_path)
     text = (tmp_path / "R.md").read_text()
-    assert "| MLP | train | 100 | - |" in text
+    assert "| MLP | train | 1 | 100 | - |" in text
     assert text.index("## Models") < text.index("## The pass itself")
     assert text.count("kind **avx512_bf16**") == 2 and "told of the pass" in text
 
@@ -201,9 +226,9 @@ def test_variants_measured_beside_the_others_are_a_column_over_their_own_float32
     write_results(tmp_path / "R.md", tmp_path)
     text = (tmp_path / "R.md").read_text()
     assert "| tf-amp | fused float32 | against best |" in text
-    cells = "2.00 (2.00-2.00) | 1.50 (1.50-1.50) | 0.50"
-    assert f"| MLP | train | 100 | {cells} |" in text
-    assert "- Beside them, today, `another`, 1 rounds, revision 0123456789ab\n" in text
+    cells = "2.00 (2.00-2.00) | 1.50 (1.50-1.50) | -"
+    assert f"| MLP | train | 1 | 100 | {cells} |" in text
+    assert "- Beside them, today, `another`, revision 0123456789ab\n" in text
 
 
 def test_the_figures_of_the_pass_are_told_by_size_of_the_graph():
