@@ -35,6 +35,7 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
         )
         for name in ("seconds_before", "seconds_after")
     }
+    largest = max((part.plan for part in parts), key=lambda p: p.peak_bytes_after)
     errors = (part.weight * part.plan.gain_error for part in parts)
     return dataclasses.replace(
         parts[0].plan,
@@ -44,7 +45,8 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
         gain_error=math.hypot(*errors),
         guessed=next((p.plan.guessed for p in parts if p.plan.guessed), ""),
         peak_bytes_before=max(part.plan.peak_bytes_before for part in parts),
-        peak_bytes_after=max(part.plan.peak_bytes_after for part in parts),
+        peak_bytes_after=largest.peak_bytes_after,
+        weight_bytes_after=largest.weight_bytes_after,
         **totals,
     )
 

@@ -10,13 +10,13 @@ from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 from grappler_pass.costs.calls import UNKNOWN_BATCH, UNKNOWN_DIMENSION
 from grappler_pass.graph.op_table import INPUT_OPS
 from grappler_pass.graph.shapes import Shape, known_shape
-from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
+from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, SlotTable
 from grappler_pass.graph.view import Port
 from grappler_pass.planning.assignment import FLOAT32_SIDE, seconds_of_flips
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.cut_problem import Variables, problem_from_prices
 from grappler_pass.planning.draft import FORCED, Draft
-from grappler_pass.planning.memory import peak_bytes
+from grappler_pass.planning.memory import Peak, peak_of
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from grappler_pass.planning.plan_table import shape_text
 
@@ -50,8 +50,9 @@ def plan_from_draft(draft: Draft) -> Plan:
         casts_removed=len(casts.absorbed)
         + sum(c.is_identity for c in casts.conversions),
         gain_error=draft.gain_error,
-        peak_bytes_before=before,
-        peak_bytes_after=after,
+        peak_bytes_before=before.size,
+        peak_bytes_after=after.size,
+        weight_bytes_after=after.weights,
         fusions=draft.fusions,
         traced_fusions=draft.traced_fusions,
         declined_fusions=draft.declined_fusions,
@@ -85,15 +86,19 @@ def _is_open(shape: Shape | None) -> bool:
     return shape is None or None in shape
 
 
-def _peaks(draft: Draft) -> tuple[int, int]:
-    """Return the bytes of live activations in float32 and under the plan, if wanted."""
+def _peaks(draft: Draft) -> tuple[Peak, Peak]:
+    """Return the bytes of live activations as given and under the plan, if wanted."""
     settings = draft.settings
     # What is fused is not in memory.
     if draft.prices is None or settings.fuses or not settings.predicts_memory:
-        return 0, 0
-    float32 = (False,) * len(draft.low)
-    before = peak_bytes(dataclasses.replace(draft, low=float32, casts=CastPlan()))
-    return before, peak_bytes(draft) if any(draft.low) else before
+        return Peak(0, 0), Peak(0, 0)
+    view = draft.view_of(draft.given)
+    slots = SlotTable.from_view(view)
+    low = (False,) * len(slots.slots)
+    given = dataclasses.replace(
+        draft, view=view, slots=slots, low=low, casts=CastPlan()
+    )
+    return peak_of(given), peak_of(draft)
 
 
 def _seconds_of_nodes(draft: Draft, cast_seconds: Mapping[int, float]) -> float:

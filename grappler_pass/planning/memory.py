@@ -4,21 +4,25 @@ A tensor lives from the node that writes it to its last reader, in the order of 
 graph's view. Views share the tensor they look at, an op that writes what it reads may
 reuse a tensor nobody else wants, and a cast copies. Variables, constants and arguments
 are left out, and so are constants that are cast beforehand; what is cast as the graph
-runs is not. A loop counts with one iteration, and with what its lists hold after all of
-them. Sizes that are unknown are guessed as for prices.
+runs is not. A weight is read, and so cast, as a step begins; what is kept between calls
+lives all the time. A loop counts with one iteration, and with what its lists hold after
+all of them. Sizes that are unknown are guessed as for prices. Not counted are what
+kernels need for themselves, a variable's copy where it is written while its old value
+is still read, and what the allocator does not fill.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.work.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.shapes import known_shape
-from grappler_pass.graph.type_slots import NO_SLOT, dtype_name
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, dtype_name
 from grappler_pass.graph.view import Node, Port, Reader
 from grappler_pass.planning.casts import Conversion
 from grappler_pass.planning.draft import Draft
@@ -38,20 +42,33 @@ _SPREADS = frozenset({"TensorListFromTensor", "TensorListSplit"})
 _REUSES = frozenset({*ELEMENTWISE, "AddN", "BiasAdd", "Softmax", "LogSoftmax"})
 
 
+class Peak(NamedTuple):
+    """The most bytes that are alive at once, and which of them copy weights.
+
+    Attributes:
+      size: of all activations.
+      weights: of it, 16-bit copies of variables and of what is computed of them alone.
+    """
+
+    size: int
+    weights: int
+
+
 @dataclasses.dataclass(slots=True)
 class _Buffer:
     """Bytes that are held from one moment to another, both included.
 
-    `runs` is how often a step writes it.
+    `runs` is how often a step writes it; `is_weight` whether it copies a variable.
     """
 
     size: int
     birth: int
     death: int
     runs: float
+    is_weight: bool = False
 
 
-def peak_bytes(draft: Draft) -> int:
+def peak_of(draft: Draft) -> Peak:
     """Return the most bytes of activations that are alive at once.
 
     Of a draft whose slots are colored and casts are planned.
@@ -81,6 +98,7 @@ class _Liveness:
         self._of_port: dict[Port, _Buffer | None] = {}
         self._of_cast: dict[int, _Buffer | None] = {}
         self._written_at: dict[int, int] = {}
+        self._of_variables: set[Port] = set()
         # First element pushed, the others, the list.
         self._kept: list[tuple[_Buffer, _Buffer, _Buffer | None]] = []
         # By the moment, what may be written over and the bytes that are written.
@@ -94,15 +112,18 @@ class _Liveness:
             if buffer is not None:
                 end = self._last if node.op in table.RESULT_OPS else moment
                 buffer.death = max(buffer.death, end)
+        outputs = range(self._slots.output_count(node.index))
+        if self._is_of_variables(node):
+            self._of_variables.update(Port(node.index, output) for output in outputs)
         if node.op in _WEIGHTS:
             return
         end = self._last if node.name in self._view.item.fetch else moment
-        for output in range(self._slots.output_count(node.index)):
+        for output in outputs:
             self._write(node, output, read, end)
         if node.op in table.PUSHED_INPUT:
             self._keep(node, read)
 
-    def peak(self) -> int:
+    def peak(self) -> Peak:
         """Return the most bytes, once every node has run."""
         for first, others, holder in self._kept:
             others.death = max(others.birth, holder.death if holder else 0)
@@ -112,12 +133,25 @@ class _Liveness:
             born[buffer.birth] += buffer.size
             dying[buffer.death] += buffer.size
         reused = {moment: self._reused(moment) for moment in self._reusable}
-        alive = most = 0
+        alive = most = at = 0
         for moment in range(self._last + 1):
             alive += born[moment]
-            most = max(most, alive - reused.get(moment, 0))
+            if alive - reused.get(moment, 0) > most:
+                most, at = alive - reused.get(moment, 0), moment
             alive -= dying[moment]
-        return most
+        weights = (b for b in self._buffers if b.is_weight and b.birth <= at <= b.death)
+        return Peak(most, sum(buffer.size for buffer in weights))
+
+    def _is_of_variables(self, node: Node) -> bool:
+        """Return whether what a node writes hangs on variables alone."""
+        if node.op in table.REF_VARIABLE_OPS or node.op == "ReadVariableOp":
+            return True
+        varying = [
+            port
+            for port in node.inputs
+            if self._view.nodes[port.node].op not in table.CONSTANT_OPS
+        ]
+        return bool(varying) and self._of_variables.issuperset(varying)
 
     def _read(self, node: Node, position: int) -> _Buffer | None:
         """Return the buffer of an input; None for a weight's, or around a loop."""
@@ -135,13 +169,18 @@ class _Liveness:
             return read
         if is_foldable(self._view, conversion.port):
             return None
-        after = self._written_at[source.node] + 1
+        begin = end = after = self._written_at[source.node] + 1
         if read is not None:
             read.death = max(read.death, after)
         size = self._elements(source) * _bytes_of(conversion.target_dtype)
         hoist = conversion.hoist
         node = self._view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
-        return self._new(size, after, after, node)
+        if conversion.port in self._draft.kept:
+            begin, end = 0, self._last
+        buffer = self._new(size, begin, end, node)
+        is_low = conversion.target_dtype != FLOAT32
+        buffer.is_weight = is_low and source in self._of_variables
+        return buffer
 
     def _write(
         self, node: Node, output: int, read: Sequence[_Buffer | None], end: int

@@ -137,6 +137,8 @@ _MILLI = 1e3
 _MEBI = 2**20
 # A plan that may be slower, or faster by more than this, is a guess.
 _WIDE = 2.0
+# From what share of the bytes on weights are named.
+_NAMED_SHARE = 0.01
 # What of a plan lists rewrites beside types.
 _FUSIONS = ("fusions", "traced_fusions", "declined_fusions")
 
@@ -159,6 +161,7 @@ class Plan(NotebookDisplay):
       gain_error: standard deviation of the gain in seconds per step; 0 if not known.
       peak_bytes_before: predicted of live activations in float32; 0 if not known.
       peak_bytes_after: the same under this plan.
+      weight_bytes_after: of them, copies of weights in 16 bits.
       selected_from: the summary of the plan whose rows these are a selection of.
       fusions: rewrites beside types, of which the rows are the result.
       traced_fusions: those that the graph was traced with; they are there whether or
@@ -183,6 +186,7 @@ class Plan(NotebookDisplay):
     gain_error: float = 0.0
     peak_bytes_before: int = 0
     peak_bytes_after: int = 0
+    weight_bytes_after: int = 0
     selected_from: str = ""
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
@@ -306,7 +310,11 @@ class Plan(NotebookDisplay):
         if not self.peak_bytes_before:
             return ""
         before = _mebibytes(self.peak_bytes_before)
-        return f", activations {before} -> {_mebibytes(self.peak_bytes_after)} MiB"
+        after = _mebibytes(self.peak_bytes_after)
+        weights = _mebibytes(self.weight_bytes_after)
+        of_it = f", {weights} of it weights in {self.low_dtype}"
+        is_much = self.weight_bytes_after > _NAMED_SHARE * self.peak_bytes_after
+        return f", activations {before} -> {after} MiB{of_it * is_much}"
 
     def __str__(self) -> str:
         """Print as a table, summary first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,7 +20,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import plan_graph
-from grappler_pass.planning.plan import Cause
+from grappler_pass.planning.plan import Cause, Plan
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_valid, ops_with_dtype
 
@@ -255,6 +256,17 @@ def test_plans_of_bodies_add_up() -> None:
     assert len({d.slot for d in plan.decisions}) == len(plan.decisions)
     products = [d for d in plan.decisions if d.op == "MatMul"]
     assert {d.slot.node.partition("/")[0] for d in products} >= {body.name}
+
+
+def test_parts_need_the_memory_of_the_largest_with_its_weights() -> None:
+    small = Plan((), "bfloat16", peak_bytes_before=9, peak_bytes_after=5)
+    large = dataclasses.replace(
+        small, peak_bytes_before=8, peak_bytes_after=7, weight_bytes_after=2
+    )
+    parts = PlanPart("", 1.0, small), PlanPart("body", 4.0, large)
+    plan = merged(parts)
+    found = plan.peak_bytes_before, plan.peak_bytes_after, plan.weight_bytes_after
+    assert found == (9, 7, 2)
 
 
 def test_the_loop_of_a_gradient_knows_what_its_forward_loop_has_kept() -> None:

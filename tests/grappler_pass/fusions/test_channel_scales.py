@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 
 import keras
@@ -87,6 +88,9 @@ def test_scales_go_to_the_weights_and_shifts_become_a_bias() -> None:
     assert "fused: channel_scales 1" in rewrite.plan.summary()
     assert Plan.from_json(rewrite.plan.to_json()) == rewrite.plan
     assert rewrite.plan.predicted_speedup > 1.0
+    # Memory before it is that of the graph as it arrived, without scaled weights.
+    image = 4 * math.prod(IMAGE)
+    assert rewrite.plan.peak_bytes_before == image < rewrite.plan.peak_bytes_after
 
 
 @pytest.mark.parametrize(

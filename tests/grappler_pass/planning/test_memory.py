@@ -21,7 +21,7 @@ from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.pipeline import Settings, plan_graph
 from grappler_pass.planning.casts import CastPlan, plan_casts
 from grappler_pass.planning.draft import Draft
-from grappler_pass.planning.memory import peak_bytes
+from grappler_pass.planning.memory import peak_of
 from tests.rewriters import settings_of
 from tests.sketch import sketch
 from tests.text_graph import graph_from_text
@@ -35,7 +35,7 @@ def peak(graph_def: GraphDef, fetch: str, low: str = "", feed: str = "") -> int:
     """Predict with the first slot of the named nodes in 16 bits."""
     item = Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
     draft = colored(graph_def, item, low)
-    return peak_bytes(dataclasses.replace(draft, casts=plan_casts(draft)))
+    return peak_of(dataclasses.replace(draft, casts=plan_casts(draft))).size
 
 
 def colored(graph_def: GraphDef, item: Item, low: str) -> Draft:
@@ -204,7 +204,7 @@ def test_a_loop_counts_with_what_its_lists_hold() -> None:
 def test_an_empty_plan_needs_no_memory_and_no_casts() -> None:
     draft = colored(GraphDef(), Item(), "")
     assert plan_casts(draft) == CastPlan()
-    assert peak_bytes(dataclasses.replace(draft, casts=CastPlan())) == 0
+    assert peak_of(dataclasses.replace(draft, casts=CastPlan())) == (0, 0)
 
 
 def mlp(batch: int) -> GraphDef:
@@ -226,6 +226,48 @@ def test_a_plan_tells_the_memory_of_both_precisions() -> None:
     assert not plan.is_empty
     assert 0 < plan.peak_bytes_after != plan.peak_bytes_before
     assert "MiB" in plan.summary()
+
+
+def test_copies_of_weights_are_told_apart() -> None:
+    graph = mlp(64)
+    plan = plan_graph(
+        graph,
+        Item(fetch=("y",)),
+        settings_of("bfloat16", "O2", models=models()),
+        shapes=lambda: shapes_of(graph),
+    )
+    # All of them are read as the step begins, and so are cast then.
+    assert plan.weight_bytes_after == 4 * 512 * 512 * 2
+    assert plan.weight_bytes_after < plan.peak_bytes_after
+    assert ", 2 of it weights in bfloat16; kept" in plan.summary()
+    wide = dataclasses.replace(plan, peak_bytes_after=2**40)
+    assert "of it weights" not in wide.summary()
+
+
+def test_what_is_computed_of_a_weight_alone_is_one_and_an_input_is_none() -> None:
+    def weights(given: str) -> int:
+        lines = "r = ReadVariableOp(h) dtype=float32\n"
+        graph = graph_from_text(
+            f"x = Placeholder shape=[8,8]\nh = VarHandleOp shape=[8,8]\n{lines}"
+            f"c = Const value=[2]\nt = Mul({given}, c)\ny = MatMul(x, t)"
+        )
+        draft = colored(graph, Item(fetch=("y",)), "y")
+        shapes = {**shapes_of(graph), "r": ((8, 8),), "t": ((8, 8),), "y": ((8, 8),)}
+        draft = dataclasses.replace(draft, shapes=shapes)
+        draft = dataclasses.replace(draft, casts=plan_casts(draft))
+        return peak_of(draft).weights
+
+    assert weights("r") == TENSOR // 2
+    assert weights("x") == 0
+
+
+def test_weights_that_are_kept_are_there_all_the_time() -> None:
+    graph = mlp(4096)
+    draft = colored(graph, Item(fetch=("y",)), "MatMul MatMul_1 MatMul_2 MatMul_3")
+    draft = dataclasses.replace(draft, casts=plan_casts(draft))
+    down = [c for c in draft.casts.conversions if c.target_dtype == BFLOAT16]
+    kept = dataclasses.replace(draft, kept=frozenset(c.port for c in down))
+    assert peak_of(draft).weights < peak_of(kept).weights == 4 * 512 * 512 * 2
 
 
 def models() -> dict[str, CostModel]:

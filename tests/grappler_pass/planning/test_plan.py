@@ -44,6 +44,7 @@ plans = st.builds(
     gain_error=seconds,
     peak_bytes_before=st.integers(0, 2**40),
     peak_bytes_after=st.integers(0, 2**40),
+    weight_bytes_after=st.integers(0, 2**40),
 )
 
 
