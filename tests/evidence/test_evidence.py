@@ -27,13 +27,10 @@ from evidence.trial import Trial
 from tests.forking import run_forked
 from tests.processes import folder_that_hides
 
-# Fewer examples and layers, so that nothing but the time differs.
+# Fewer examples, so that nothing but the time differs.
 TRIAL = """
 import dataclasses, json
 from evidence import data, trial
-from evidence.families import translation
-
-translation._LAYERS = 1
 digits = data.digits
 data.digits = lambda: tuple(array[:500] for array in digits())
 split = data.split
