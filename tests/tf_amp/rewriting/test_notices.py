@@ -398,8 +398,15 @@ def test_a_job_that_ends_before_its_verdict_says_so(
     program = f"tf_amp.enable()\nlabels_of({calls})\n"
     told = f"{calls} steps (calls of step) {how}; {notices._TOO_FEW} (AMP105)"
     assert close_call(program, tmp_path) == [WAITS, told]
-    _, summary = close_call(LONG + program, tmp_path)
-    assert re.fullmatch(r"\d+ s, " + re.escape(told), summary)
+
+
+def test_a_long_job_without_a_verdict_says_so(tmp_path: pathlib.Path) -> None:
+    program = f"{LONG}tf_amp.enable()\nlabels_of(5)\n"
+    _, summary = close_call(program, tmp_path)
+    told = (
+        rf"\d+ s, 5 steps \(calls of step\) in float32; {notices._TOO_FEW} \(AMP105\)"
+    )
+    assert re.fullmatch(told, summary)
 
 
 @pytest.mark.parametrize(

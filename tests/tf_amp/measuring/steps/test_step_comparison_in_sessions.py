@@ -58,6 +58,24 @@ with tf.Graph().as_default():
     assert second[0] == "False {''} 50.0 {''}"
 
 
+def test_a_run_that_may_gain_nothing_waits_in_float32(tmp_path: pathlib.Path) -> None:
+    lines = run(
+        f"""
+CostModel.price = lambda *args: believed(*args)._replace(error=3.0)
+{GRAPH}
+slow, seconds = "float32", 0.03
+with tf.Graph().as_default():
+    x, y, step, _ = graph_of()
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        labels, results = labels_of(50, lambda: session.run([y, step], {{x: A}}))
+print(set(labels[:20]), labels[20:22], set(labels[-8:]), results[-1][1])
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "{''} ['16 bits', '16 bits'] {'16 bits'} 50.0"
+
+
 @pytest.mark.parametrize("broken", ["mixed", "float32"])
 def test_an_error_of_one_instance_leaves_the_job_running_on_the_other(
     broken: str, tmp_path: pathlib.Path
