@@ -233,8 +233,7 @@ class _Again:
         `reading` says what a node reads, by what it did, if other calls are made again.
         """
         switch = self._add("switch", "Switch", [self._first, self._first], T=DT_BOOL)
-        waits = [f"^{name_in(text)}" for text in self.told]
-        self._add("overflow", "Identity", [switch, *dict.fromkeys(waits)], T=DT_BOOL)
+        self._add("overflow", "Identity", [switch, *self._waits], T=DT_BOOL)
         self._constant("one", 1.0, DT_FLOAT, near=self.call.scale)
         for index in sorted(self.region.all):
             node = self.view.nodes[index].proto
@@ -245,6 +244,11 @@ class _Again:
     def _first(self) -> str:
         """Whether the first gradients are finite."""
         return self.call.is_finite
+
+    @property
+    def _waits(self) -> list[str]:
+        """What is run once the state is adjusted."""
+        return list(dict.fromkeys(f"^{name_in(text)}" for text in self.told))
 
     @property
     def _pivot(self) -> str:
@@ -342,7 +346,7 @@ class _Again:
         second = self._add("finite/second", "Identity", flag, T=DT_BOOL)
         known = _data(self.told)
         for number, text in enumerate(known or [self._first]):
-            inputs = [text, self._first]
+            inputs = [text, self._first, *self._waits]
             first = self._add(f"finite/first_{number}", "Switch", inputs, T=DT_BOOL)
             inputs = [f"{first}:1", second]
             self._add(f"flag_{number}", "Merge", inputs, T=DT_BOOL, N=2)

@@ -18,6 +18,8 @@ import json
 import numpy as np
 import tensorflow as tf
 import tf_amp
+from grappler_pass.annotations import SCALE_UPDATE
+from grappler_pass.graph.walks import reached
 from grappler_pass.rewriting.second_try import taking
 from tests.soundness import assert_valid
 
@@ -179,11 +181,27 @@ tf_amp.enable("float16", opt_level="O2")
 take = taking.with_second_tries
 changes = []
 
+def check_order(before, after):
+    # What has waited for the state of a loss scale to be adjusted waits for it still,
+    # also where nothing overflows.
+    sources = {
+        node.name: [text.strip("^").split(":")[0] for text in node.input]
+        for node in after.node
+    }
+    for name in sources:
+        if name.startswith("tf_amp_again") and name.endswith("/overflow"):
+            sources[name] = []
+    for node in before.node:
+        awaited = {i[1:] for i in node.input if i[0] == "^" and SCALE_UPDATE in i}
+        if awaited and SCALE_UPDATE not in node.name:
+            assert awaited <= set(reached([node.name], sources.__getitem__)), node.name
+
 def observed(graph_def):
     changed = take(graph_def)
     changes.append(changed is not None)
     if changed is not None:
         assert_valid(changed)
+        check_order(graph_def, changed)
         assert take(changed) is None
     return changed
 
