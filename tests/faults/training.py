@@ -130,9 +130,8 @@ _OF_GRADIENTS = (
     Fault(
         "A loss that an optimizer scales itself is scaled once more.",
         "tf_amp/training/gradients/existing_scaling.py",
-        'culprit = _mixed_policy() or ("an optimizer" if '
-        '_is_noted(list(targets)) else "")',
-        "culprit = _mixed_policy()",
+        "is_scaled = _is_noted(list(targets))",
+        "is_scaled = False",
         (
             f"{_OPTIMIZERS}/test_exact_skip.py::"
             "test_what_the_user_scales_is_not_scaled_again",

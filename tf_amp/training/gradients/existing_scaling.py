@@ -1,7 +1,8 @@
 """Whether losses must not be scaled, for what the user's program does itself.
 
-Keras scales them under a mixed_float16 policy; loss scale optimizers of Keras and
-TensorFlow do, and are known by what their scaling functions return.
+Loss scale optimizers of Keras and TensorFlow scale them, and are known by what their
+scaling functions return. A policy scales nothing: mixed_float16 lets `compile` put such
+an optimizer around the model's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import tracing, wrapping_unconverted
-from tf_amp.config.keras_policies import global_policies
 from tf_amp.message_codes import Code
 from tf_amp.training.finiteness import votes
 
@@ -41,14 +41,14 @@ def scale_and_note(
 
 
 def is_scaled_by_user(targets: Iterable[Any]) -> bool:
-    """Return whether the user's program scales these losses; if so, say it once."""
-    culprit = _mixed_policy() or ("an optimizer" if _is_noted(list(targets)) else "")
-    if culprit:
+    """Return whether an optimizer scales these losses; if so, say it once."""
+    is_scaled = _is_noted(list(targets))
+    if is_scaled:
         Code.SCALED_ALREADY.warn_once(
-            "Losses are scaled by %s already; automatic loss scaling is disabled.",
-            culprit,
+            "Losses are scaled by an optimizer of the program: their scaling is left "
+            "to it."
         )
-    return bool(culprit)
+    return is_scaled
 
 
 def is_scaling_forbidden() -> bool:
@@ -87,12 +87,6 @@ def _is_noted(targets: list[Any]) -> bool:
 
 def _has_note(tensor_or_graph: Any) -> bool:
     return hasattr(tensor_or_graph, _SCALED)
-
-
-def _mixed_policy() -> str:
-    """Name the policy under which Keras scales losses, if one is in force."""
-    mixed = "mixed_float16" in global_policies()
-    return "the Keras policy mixed_float16" if mixed else ""
 
 
 def _has_ranks(library: str) -> bool:

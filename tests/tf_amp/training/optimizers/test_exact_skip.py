@@ -290,6 +290,25 @@ def test_rows_of_a_table_stay():
         check_skips(step, lambda: [table, *optimizer.variables])
 
 
+def test_a_policy_that_nothing_scales_under_leaves_the_scaling_to_us():
+    variables = weights()
+
+    @tf.function
+    def slopes(x):
+        with tf.GradientTape() as tape:
+            loss = loss_of(variables, x)
+        return tape.gradient(loss, variables)
+
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+            slopes(tf.constant(X))
+            slopes(tf.constant(X * np.float32(math.inf)))
+            assert figures(loss_scale) == (2.0**9, 0, 1)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_what_the_user_scales_is_not_scaled_again(policy):
     variables = weights()
