@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 from tf_amp._tensorflow_private import Hook, unless_gone
@@ -20,9 +22,23 @@ _UNTRACKED = "functions that were traced while losses are scaled cannot be expor
 SET_SIGNATURE = Hook(
     "tensorflow.python.saved_model.save:_AugmentedGraphView.set_signature", _UNTRACKED
 )
+
+
+def _converter(of_tensorflow: str = "tensorflow") -> str:
+    """Return where this TensorFlow converts to TFLite: 2.16 does so elsewhere.
+
+    It is not imported for that.
+    """
+    spec = importlib.util.find_spec(of_tensorflow)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    old = "lite/python/wrap_toco.py"
+    if any((Path(folder) / old).exists() for folder in folders):
+        return "tensorflow.lite.python.wrap_toco:wrapped_toco_convert"
+    return "tensorflow.compiler.mlir.lite.python.wrap_converter:wrapped_convert"
+
+
 CONVERT_TO_TFLITE = Hook(
-    "tensorflow.compiler.mlir.lite.python.wrap_converter:wrapped_convert",
-    "each conversion to TFLite waits 20 seconds for nothing",
+    _converter(), "each conversion to TFLite waits 20 seconds for nothing"
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,3 +167,21 @@ def test_what_is_looked_up_may_be_gone(
     monkeypatch.undo()
     (record,) = caplog.records
     assert f" has no {name} any more: " in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("lite/python/wrap_toco.py", "wrapped_toco_convert"),
+        ("other", "wrapped_convert"),
+    ],
+)
+def test_the_converter_to_tflite_is_where_the_release_has_it(
+    place: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a_tensorflow" / place
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    (tmp_path / "a_tensorflow" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert exports._converter("a_tensorflow").endswith(f":{found}")
