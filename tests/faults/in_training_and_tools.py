@@ -280,8 +280,8 @@ _OF_BLOCKS_AND_PLACES = (
     Fault(
         "An offloaded optimizer puts a stale copy in place of an assigned weight.",
         "tf_amp/placement/host_copies.py",
-        "stale = tf.reduce_any(tf.not_equal(tf.stack(now), seen))",
-        "stale = tf.reduce_all(tf.equal(seen, _UNSEEN))",
+        "written = tf.not_equal(tf.stack(now), seen)",
+        "written = tf.equal(seen, _UNSEEN)",
         (
             f"{_PLACEMENT}/test_offload_optimizer.py::"
             "test_weights_that_others_put_in_another_order_stay_in_it",
