@@ -111,8 +111,10 @@ def test_numbers_are_of_the_batch_that_is_named(of_any_batch, capsys):
 
 @pytest.mark.parametrize("command", ["explain", "report", "verify"])
 def test_a_batch_is_positive_and_of_a_model(command, of_any_batch, tmp_path, capsys):
-    assert cli.main([command, of_any_batch, "--batch", "0"]) == 2
-    assert "--batch must be positive, got 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([command, of_any_batch, "--batch", "0"])
+    said = capsys.readouterr().err
+    assert "argument --batch: received '0'; wanted is 1 or more" in said
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     assert cli.main([command, str(script), "--batch", "8"]) == 2

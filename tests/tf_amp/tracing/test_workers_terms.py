@@ -142,4 +142,4 @@ def test_differing_and_missing_settings_are_named(
     differing, missing = heard
     assert "TF_AMP_DTYPE is bfloat16 on worker 1 and float16 on worker 0" in differing
     assert "TF_AMP_OPT_LEVEL is not set on worker 1" in differing
-    assert missing.startswith("worker 2 has not said")
+    assert missing.startswith("tf-amp: worker 2 has not said")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tensorflow.core.framework.graph_pb2 import GraphDef
-
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
-from grappler_pass.rewriting.second_try.taking import skips, tries_again
 from tf_amp.config.counts import ordinal
 from tf_amp.message_codes import Code
 from tf_amp.tracing.stamp_reader import forward_names
@@ -63,6 +60,10 @@ def outcome_of(running: bytes, overflows: int, is_gradient: bool) -> str:
       overflows: how many it has had by then.
       is_gradient: whether the overflow began in the backward pass.
     """
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.rewriting.second_try.taking import skips, tries_again
+
     nodes = GraphDef.FromString(running).node
     if skips(nodes):
         return f"this step was skipped, the {ordinal(overflows)} so far"

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.executed import count_executed
+from grappler_pass.annotations import FINITE_BRANCH
 from grappler_pass.graph.view import Item
 from grappler_pass.rewriting.branches import equal_reads
 from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
@@ -14,7 +15,6 @@ from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
 from tf_amp import DynamicLossScale, loss_scale_state, mixed_precision_scope
-from tf_amp.training.finiteness import finite_branches
 
 # The rate is read twice before it is doubled and twice after it.
 READS = """
@@ -158,7 +158,7 @@ def test_a_session_may_feed_a_read():
     graph = tf.Graph()
     with graph.as_default(), mixed_precision_scope(dtype="float16", opt_level="O2"):
         rate = v1.get_variable("rate", initializer=2.0, use_resource=True)
-        with tf.name_scope(finite_branches.NAME):
+        with tf.name_scope(FINITE_BRANCH):
             first, second = rate.read_value(), rate.read_value()
             total = 10.0 * tf.reshape(first, [1]) + tf.reshape(second, [1])
         read, other = first.op.inputs[0], second.op.inputs[0]

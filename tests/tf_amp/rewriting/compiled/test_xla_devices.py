@@ -211,18 +211,18 @@ def test_fit_as_keras_compiles_it_by_itself_on_gpus_gains() -> None:
 
     model = keras.Sequential([keras.layers.Dense(1024, "relu") for _ in range(3)])
     model.compile("adam", "mse", jit_compile=True)
-    tf_amp.enable(strict=True)
+    tf_amp.enable(strict=True, opt_level="O2")
     x = np.ones((4096, 1024), np.float32)
     model.fit(x, x, batch_size=4096, steps_per_epoch=1, verbose=0)
     plan = max(tf_amp.plans(), key=lambda plan: plan.seconds_before)
-    print(plan.low_dtype, plan.is_empty, "h100 under XLA" in plan.profile)
+    print(plan.low_dtype, plan.predicted_speedup > 1, "h100 under XLA" in plan.profile)
     """
-    assert printed(PRETEND, code) == ["bfloat16 False True"]
+    assert printed(PRETEND, code) == ["bfloat16 True True"]
 
 
 def test_what_tensorflow_runs_by_itself_is_planned_for_the_gpu_too() -> None:
     code = """
-    plan = tf_amp.explain(tf.function(lambda x: x @ x), tf.TensorSpec((4096, 4096)))
+    plan = tf_amp.explain(tf.function(lambda x: x @ x), tf.TensorSpec((8192, 8192)))
     print(plan.is_empty, plan.seconds_before < 0.01)
     """
     assert printed(PRETEND, code) == ["False True"]

@@ -39,7 +39,7 @@ with strategy.scope():
     model = tf_keras.Sequential([tf_keras.Input((SIZE,)), *hidden])
     optimizer = tf_keras.optimizers.Adam(0.01)
     optimizer.build(model.trainable_variables)
-    model.compile(optimizer, lambda y, z: 2.0**8 * tf.reduce_mean((y - z) ** 2))
+    model.compile(optimizer, lambda y, z: tf.reduce_sum((y - z) ** 2) / 2.0**8)
     if resumed:
         model.load_weights(folder / f"m-{resumed}.weights.h5")
 
