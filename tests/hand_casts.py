@@ -49,10 +49,10 @@ def by_hand(
         for k, source in enumerate(input_dtypes(node, {}) or []):
             if source == FLOAT32:
                 rounding = f"{node.name}/operand_{k}"
-                product.input[k] = _round(made, product.input[k], rounding, dtype)
+                product.input[k] = rounded(made, product.input[k], rounding, dtype)
         if results:
             product.name = f"{node.name}/product"
-            _round(made, product.name, node.name, dtype)
+            rounded(made, product.name, node.name, dtype)
     return made
 
 
@@ -123,7 +123,7 @@ def _summed_size(equation: str, shapes: list) -> int | None:
     return total
 
 
-def _round(graph_def: GraphDef, tensor: str, name: str, dtype: int) -> str:
+def rounded(graph_def: GraphDef, tensor: str, name: str, dtype: int) -> str:
     """Append the rounding of a tensor; its last node has the name."""
     _cast(graph_def, tensor, f"{name}/low", FLOAT32, dtype)
     return _cast(graph_def, f"{name}/low", name, dtype, FLOAT32)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.hand_casts import rounded
 from tests.programs_of_users.building import built
 from tests.programs_of_users.catalog import BY_NAME
 from tests.programs_of_users.checking import check
-from tests.soundness import FLOAT32, LOW_DTYPES
+from tests.soundness import LOW_DTYPES
 from tests.yardstick_check import Contest
 
 # One of each kind; `python -m tests.programs_of_users` checks all.
@@ -41,15 +42,8 @@ def test_an_average_of_weights_that_is_rounded_is_a_breach(low_dtype: str) -> No
     contest = Contest(dish)
     planted = contest.by_hand(low_dtype, results=False)
     update = next(node for node in planted.node if node.op == "AssignVariableOp")
-    for suffix, source, target in (
-        ("down", FLOAT32, LOW_DTYPES[low_dtype]),
-        ("up", LOW_DTYPES[low_dtype], FLOAT32),
-    ):
-        cast = planted.node.add(name=f"{update.name}/{suffix}", op="Cast")
-        cast.input.append(update.input[1])
-        cast.attr["SrcT"].type = source
-        cast.attr["DstT"].type = target
-        update.input[1] = cast.name
+    name = f"{update.name}/value"
+    update.input[1] = rounded(planted, update.input[1], name, LOW_DTYPES[low_dtype])
     findings = contest.judge(planted, low_dtype)
     assert not all(finding.ok for finding in findings if finding is not None)
 

@@ -13,6 +13,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tests import recipes as recipes_module
+from tests.hand_casts import rounded
 from tests.placing import has_kernel
 from tests.programs import captured_as_by_grappler
 from tests.recipe_seeds import recipe_of, smallest
@@ -185,12 +186,7 @@ def test_a_state_that_is_rounded_is_a_breach(low_dtype: str) -> None:
 def _plant_rounding(graph_def: GraphDef, name: str, low: int) -> None:
     """Round what a node reads first."""
     reader = next(node for node in graph_def.node if node.name == name)
-    for suffix, source, target in (("down", FLOAT32, low), ("up", low, FLOAT32)):
-        cast = graph_def.node.add(name=f"{name}/{suffix}", op="Cast")
-        cast.input.append(reader.input[0])
-        cast.attr["SrcT"].type = source
-        cast.attr["DstT"].type = target
-        reader.input[0] = cast.name
+    reader.input[0] = rounded(graph_def, reader.input[0], f"{name}/value", low)
 
 
 def test_products_that_sum_nothing_are_not_rounded_by_hand() -> None:

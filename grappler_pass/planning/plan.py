@@ -276,6 +276,10 @@ class Plan(NotebookDisplay):
         """Return what each layer takes, forward and backward, the slowest first."""
         return times_by_layer(self.decisions)
 
+    def verdict(self) -> str:
+        """Return `summary`, and which sizes it is a guess for."""
+        return f"{self.summary()}. {self.guessed}" if self.guessed else self.summary()
+
     def summary(self) -> str:
         """Return one line: converted share, casts, predicted step, main obstacles.
 

@@ -60,6 +60,13 @@ def weight(*shape: int, scale: float | None = None) -> tf.Variable:
     return tf.Variable(value.astype(np.float32))
 
 
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Return the mean loss of whole labels."""
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    )
+
+
 def trained(
     loss: Callable[..., tf.Tensor],
     variables: Callable[[], Sequence[Any]],

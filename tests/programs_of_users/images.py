@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.programs_of_users.building import (
     UserProgram,
+    cross_entropy,
     ids,
     normal,
     trained,
@@ -23,7 +24,7 @@ _L = keras.layers
 def _classified(net: Any, channels: int = _CHANNELS) -> UserProgram:
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         logits = net(x, training=True)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        return cross_entropy(y, logits)
 
     return trained(
         loss,
@@ -96,7 +97,7 @@ def encoder_and_decoder() -> UserProgram:
     net = keras.Model(given, _L.Conv2D(4, 1)(_L.Concatenate()([up, high])))
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, net(x)))
+        return cross_entropy(y, net(x))
 
     return trained(
         loss,

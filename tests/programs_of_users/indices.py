@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.programs_of_users.building import (
     UserProgram,
+    cross_entropy,
     ids,
     normal,
     trained,
@@ -88,7 +89,7 @@ def messages_of_a_graph() -> UserProgram:
             sent = tf.gather(x @ kernel, source)
             total = tf.math.unsorted_segment_sum(sent, target, _ROWS)
             x = tf.nn.elu(total / tf.maximum(degree, 1.0)[:, None])
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x))
+        return cross_entropy(y, x)
 
     return trained(
         loss,

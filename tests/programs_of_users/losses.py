@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.programs_of_users.building import (
     UserProgram,
+    cross_entropy,
     ids,
     normal,
     trained,
@@ -212,7 +213,7 @@ def angular_margin() -> UserProgram:
         angles = tf.acos(tf.clip_by_value(cosines, -1 + 1e-6, 1 - 1e-6))
         margin = 0.5 * tf.one_hot(y, _CLASSES)
         logits = 30.0 * tf.cos(angles + margin)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        return cross_entropy(y, logits)
 
     return trained(
         loss,

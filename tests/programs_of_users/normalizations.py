@@ -7,7 +7,14 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from tests.programs_of_users.building import UserProgram, ids, normal, trained, weight
+from tests.programs_of_users.building import (
+    UserProgram,
+    cross_entropy,
+    ids,
+    normal,
+    trained,
+    weight,
+)
 
 _ROWS, _WIDTH = 16, 32
 
@@ -20,7 +27,7 @@ def _normalized(
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         logits = tf.nn.relu(normalize(x @ first)) @ second
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        return cross_entropy(y, logits)
 
     return trained(
         loss,
@@ -82,7 +89,7 @@ def _images(*layers: keras.Layer) -> UserProgram:
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         logits = net(x, training=True)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        return cross_entropy(y, logits)
 
     return trained(
         loss,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from tests.programs_of_users.building import UserProgram, ids, normal, trained, weight
+from tests.programs_of_users.building import (
+    UserProgram,
+    cross_entropy,
+    ids,
+    normal,
+    trained,
+    weight,
+)
 
 _ROWS, _WIDTH = 16, 32
 _BATCH = (normal(_ROWS, _WIDTH), ids(_ROWS, below=10))
@@ -20,7 +27,7 @@ class _Network:
     def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         first, second = self.variables
         logits = tf.nn.gelu(x @ first) @ second
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        return cross_entropy(y, logits)
 
     def gradients(self, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, list]:
         with tf.GradientTape() as tape:

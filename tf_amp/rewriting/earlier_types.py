@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grappler_pass.graph.op_table import PRODUCT_OPS
-from tf_amp.config.keras_policies import global_policies
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -35,7 +35,7 @@ def cause_of(graph_def: GraphDef) -> str:
             "TensorFlow's own pass is on: take out auto_mixed_precision, or "
             "enable_mixed_precision_graph_rewrite"
         )
-    mixed = (name for name in global_policies() if name.startswith("mixed_"))
+    mixed = (name for name in _global_policies() if name.startswith("mixed_"))
     policy = next(mixed, "")
     if policy:
         return (
@@ -43,3 +43,15 @@ def cause_of(graph_def: GraphDef) -> str:
             "last layer and the LossScaleOptimizer"
         )
     return "the program casts, or a policy of its layers: take that out"
+
+
+def _global_policies() -> tuple[str, ...]:
+    """Return the names of the policies that new layers of Keras and tf_keras get."""
+    keras: Any = sys.modules.get("keras")
+    tf_keras: Any = sys.modules.get("tf_keras")
+    policies = []
+    if hasattr(keras, "config"):
+        policies.append(keras.config.dtype_policy())
+    if hasattr(tf_keras, "mixed_precision"):
+        policies.append(tf_keras.mixed_precision.global_policy())
+    return tuple(str(policy.name) for policy in policies)

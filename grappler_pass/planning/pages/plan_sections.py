@@ -37,7 +37,7 @@ def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
     """
     nodes = planned_nodes(plan.decisions)
     return (
-        Section(f"{heading}Verdict", _verdict(plan), cards=_cards(plan, nodes)),
+        Section(f"{heading}Verdict", plan.verdict(), cards=_cards(plan, nodes)),
         Section(
             f"{heading}Where the time goes",
             "Model, layer, operation; width is milliseconds per step under the plan, "
@@ -68,10 +68,6 @@ def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
             table=_fusions(plan),
         ),
     )
-
-
-def _verdict(plan: Plan) -> str:
-    return f"{plan.summary()}. {plan.guessed}" if plan.guessed else plan.summary()
 
 
 def _cards(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[Card, ...]:

@@ -1,7 +1,7 @@
 """Which calls for gradients a graph has that may be made a second time.
 
-Their scales are marked as they are traced. A call is told from others by the name scope
-in which it finds out whether its gradients are finite.
+Their scales are marked as they are traced. The name scope in which a call
+looks whether its gradients are finite identifies it.
 """
 
 from __future__ import annotations

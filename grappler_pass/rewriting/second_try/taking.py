@@ -7,8 +7,8 @@ After    1, if not finite --> ... --> gradient'
 
 What lies between the scale and the gradients is copied. The copy starts from a constant
 that runs only after an overflow, so that all else in it does. Whoever reads any of what
-is copied, as gradients of gradients do, reads the copy then; whoever asks whether the
-gradients are finite is told of the second ones, and so is the state, which has lowered
+is copied, as gradients of gradients do, reads the copy then; what reads whether the
+gradients are finite reads that of the second ones, as does the state, which has lowered
 its scale by then: an overflow that did no harm is not counted as a skipped step.
 
 Not done: where a graph holds an optimizer's step or an assignment that is skipped,

@@ -178,16 +178,11 @@ class _Controls:
             checks=checks_of(self._expected, runs, kinds),
             low_dtype=case.settings.low_dtype,
             tolerance=self._tolerance,
-            plan=_line_of(plan) if plan else "",
+            plan=plan.verdict().removeprefix(f"{plan.graph}: ") if plan else "",
             low_operations=len(_low_nodes(plan)),
             excluded=case.settings.exclude,
             unmatched=_unmatched(case),
         )
-
-
-def _line_of(plan: Plan) -> str:
-    summary = plan.summary().removeprefix(f"{plan.graph}: ")
-    return f"{summary}. {plan.guessed}" if plan.guessed else summary
 
 
 def _unmatched(case: GraphCase) -> tuple[str, ...]:
