@@ -93,7 +93,7 @@ test-long: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz 100 --note
 	$(BIN)/python -m tests.kernels 300 --through O2 --note
 	$(BIN)/python -m tests.kernels 300 --through O2 --directed --note
-	SHARING_PROCESSES=64 $(BIN)/$(PYTEST) -q tests/tf_amp/measuring/test_kept_file.py
+	SHARING_PROCESSES=64 $(BIN)/$(PYTEST) -q tests/tf_amp/compare/test_kept_file.py
 
 # The pages of docs/ and of docstrings, in build/site; a broken link fails.
 docs: $(VENV)/.installed-test

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
-from tf_amp.measuring import progress
+from tf_amp.run import progress
 from tf_amp.tools.bench.job import FUNCTION, Job, Target
 from tf_amp.tools.bench.measuring import measured
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32

@@ -20,8 +20,8 @@ import tensorflow as tf
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.costs.grid import monotone
 from grappler_pass.costs.work.op_classes import COLD
-from tf_amp.measuring.device_profile.profiling import call_seconds
-from tf_amp.measuring.op_timing import Chain, TimingGraph, elapsed, timing_graph
+from tf_amp.calibrate.profile import call_seconds
+from tf_amp.calibrate.rounds import Chain, TimingGraph, elapsed, timing_graph
 
 _FOLDER = Path("grappler_pass/costs/profiles")
 _AXES = {"rows": [256, 4096], "columns": [16, 64, 256]}

@@ -18,17 +18,16 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
-from tf_amp.config.devices import cpu_key
-from tf_amp.measuring.device_profile import Sizes, measure_into
-from tf_amp.measuring.device_profile.assembling import (
-    Rounds,
+from tf_amp.calibrate import Sizes, measure_into
+from tf_amp.calibrate.cases import points_of
+from tf_amp.calibrate.profile import (
+    all_cases,
+    call_seconds,
     classes_from,
-    medians_of,
     roofline_from,
 )
-from tf_amp.measuring.device_profile.cases import points_of
-from tf_amp.measuring.device_profile.profiling import all_cases, call_seconds
-from tf_amp.measuring.device_profile.rounds import Turns
+from tf_amp.calibrate.rounds import Rounds, Turns, medians_of
+from tf_amp.config.devices import cpu_key
 
 _FOLDER = Path("grappler_pass/costs/profiles")
 # How densely a shipped profile's axes are laid out.

@@ -471,24 +471,24 @@ _OF_LEARNING = (
     ),
     Fault(
         "What steps have shown is not remembered by the process.",
-        "tf_amp/measuring/steps/memory.py",
+        "tf_amp/compare/verdicts.py",
         "        self._faster[fingerprint] = is_faster\n",
         "        pass\n",
-        ("tests/tf_amp/measuring/steps/test_memory.py",),
+        ("tests/tf_amp/compare/test_memory.py",),
     ),
     Fault(
         "What one process learns takes away what another has.",
-        "tf_amp/measuring/steps/memory.py",
+        "tf_amp/compare/verdicts.py",
         "            known = _devices_in(fields)\n",
         "            known: dict[str, Fields] = {}\n",
-        ("tests/tf_amp/measuring/steps/test_memory.py",),
+        ("tests/tf_amp/compare/test_memory.py",),
     ),
     Fault(
         "A difference within the clock's noise is a reading.",
-        "tf_amp/measuring/op_timing.py",
+        "tf_amp/calibrate/rounds.py",
         "if difference > _BEYOND_NOISE * error else None",
         "if difference else None",
-        ("tests/tf_amp/measuring/device_profile/test_calibration.py",),
+        ("tests/tf_amp/calibrate/test_calibration.py",),
     ),
 )
 FAULTS: tuple[Fault, ...] = (

@@ -55,21 +55,21 @@ _OF_CALLBACKS = (
 _OF_COMPARISONS = (
     Fault(
         "Of two instances that were compared the slower one is called.",
-        "tf_amp/measuring/steps/step_comparison.py",
+        "tf_amp/compare/alternation.py",
         "return self.float32 if self.is_faster is False else self.mixed",
         "return self.float32 if self.is_faster is True else self.mixed",
         (
-            f"{_TF_AMP}/measuring/steps/test_step_comparison.py::"
+            f"{_TF_AMP}/compare/test_step_comparison.py::"
             "test_the_slow_instance_is_not_called_again_nor_in_the_next_process",
         ),
     ),
     Fault(
         "What steps have shown is taken for true of the same graph in another size.",
-        "tf_amp/measuring/fingerprint.py",
+        "tf_amp/compare/fingerprint.py",
         "parts.append(repr(shapes.get(node.name)).encode())",
         'parts.append(b"shape")',
         (
-            f"{_TF_AMP}/measuring/test_fingerprint.py::"
+            f"{_TF_AMP}/compare/test_fingerprint.py::"
             "test_sizes_that_a_graph_does_not_name_are_known_by_its_shapes",
         ),
     ),
@@ -279,7 +279,7 @@ _OF_BLOCKS_AND_PLACES = (
     ),
     Fault(
         "An offloaded optimizer puts a stale copy in place of an assigned weight.",
-        "tf_amp/placement/host_copies.py",
+        "tf_amp/placement/offloading.py",
         "written = tf.not_equal(tf.stack(now), seen)",
         "written = tf.equal(seen, _UNSEEN)",
         (
@@ -309,7 +309,7 @@ _OF_BLOCKS_AND_PLACES = (
     ),
     Fault(
         "An offloaded optimizer rounds weights that have no gradient.",
-        "tf_amp/placement/host_updates.py",
+        "tf_amp/placement/offloading.py",
         "copies.weights_up([v for gradient, v in pairs if gradient is not None])",
         "copies.weights_up(variables)",
         (

@@ -29,8 +29,8 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         f"""
         import os, pathlib, signal, tempfile, threading
         from tf_amp import _tensorflow_private as private
-        from tf_amp.measuring.steps.memory import StepMemory, Verdict
-        from tf_amp.measuring.steps.step_comparison import StepComparison
+        from tf_amp.compare.verdicts import StepMemory, Verdict
+        from tf_amp.compare.alternation import StepComparison
         from tf_amp.rewriting.resumed_plans import Memory
         from tf_amp.tools.ranges.ranging import Statistics, _Graph
         from tf_amp.training.loss_scale import resumption, variables

@@ -56,8 +56,8 @@ def _check_out(path: pathlib.Path) -> None:
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     """Measure for `seconds`, keep the result, and return the exit code."""
     from grappler_pass.costs import calibrated_path, keep_profile, profile_for
+    from tf_amp.calibrate import calibrate
     from tf_amp.config import devices
-    from tf_amp.measuring.device_profile import calibrate
 
     key = devices.cpu_key()
     config = AmpConfig.from_env()

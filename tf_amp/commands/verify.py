@@ -16,7 +16,7 @@ from tf_amp.config.counts import counted
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.setting_values import checked_tolerance
 from tf_amp.errors import ConfigError, NotMeasurableError
-from tf_amp.measuring import progress
+from tf_amp.run import progress
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.whole_files import check_writable

@@ -13,8 +13,7 @@ from tf_amp.lazy_names import lazy_names
 if TYPE_CHECKING:
     from tf_amp.placement.affinity import PrecisionAffinity, precision_affinity
     from tf_amp.placement.offloading import offload_optimizer, offload_report
-    from tf_amp.placement.shares import batch_shares
-    from tf_amp.placement.throughput import measured_throughputs
+    from tf_amp.placement.shares import batch_shares, measured_throughputs
 
 __all__ = [
     "PrecisionAffinity",
@@ -30,7 +29,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "PrecisionAffinity": ".affinity",
         "batch_shares": ".shares",
-        "measured_throughputs": ".throughput",
+        "measured_throughputs": ".shares",
         "offload_optimizer": ".offloading",
         "offload_report": ".offloading",
         "precision_affinity": ".affinity",

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
     from grappler_pass.plugin import GrapplerItem
+    from tf_amp.compare.alternation import Steps
     from tf_amp.config.amp_config import AmpConfig
-    from tf_amp.measuring.steps.step_comparison import Steps
 
 _STAMP = STAMP.encode()
 
@@ -84,12 +84,12 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
 
 
 def _after_all_steps(data: bytes, item: GrapplerItem) -> bytes | None:
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
 
     item_of = functools.partial(_item_from_grappler, item)
     running = data
     with reporting("read", data, "stays float32"):
-        if not compared_calls.is_float32_instance():
+        if not call_sites.is_float32_instance():
             running = _rewritten(data, item) or data
     if running is data and not host.current().observers:
         with reporting("unscale", data, "scales its loss in vain"):
@@ -105,11 +105,11 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
     from tf_amp.rewriting import second_visits
 
     graph_def = GraphDef.FromString(data)
-    instance = compared_calls.is_late()
+    instance = call_sites.is_late()
     visit = second_visits.key_of(graph_def, item.fetch, instance)
     if second_visits.has_stayed_float32(visit) and not host.current().observers:
         return None
@@ -264,7 +264,7 @@ def _is_logged() -> bool:
 
 def _keep_plan(plan: Plan, config: AmpConfig) -> None:
     """Count a plan among those applied, until steps find its graph slower."""
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
 
     def decided(is_faster: bool, steps: Steps) -> None:
         notices.announce_steps(plan, config, is_faster, steps.compared)
@@ -275,4 +275,4 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
                 host.current().plans.remove(plan)
 
     host.current().plans.append(plan)
-    compared_calls.when_decided(decided)
+    call_sites.when_decided(decided)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite, Settings
-    from tf_amp.measuring.steps.comparison import Comparison
+    from tf_amp.compare.alternation import Comparison
 
 # One for each file, of whatever graph and settings.
 _numbers = itertools.count(1)

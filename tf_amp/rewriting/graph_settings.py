@@ -37,7 +37,7 @@ def settings_for(
 
     `device_type` is that of its home; None: the nodes' devices say it.
     """
-    from tf_amp.measuring.steps.verdicts import own_steps_for
+    from tf_amp.compare.verdicts import own_steps_for
 
     device_type = device_type or target_device_type(graph_def)
     chosen = settings_from_config(scope.rewriting, device_type)
@@ -80,7 +80,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
     """
     from grappler_pass.costs import CostModel
     from tf_amp.checking import known
-    from tf_amp.measuring.steps.memory import learned_for
+    from tf_amp.compare.verdicts import learned_for
 
     check_config(config)
     choice = devices.choose(config, device_type)

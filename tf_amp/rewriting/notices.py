@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.planning.plan import Plan
+    from tf_amp.compare.alternation import Comparison
+    from tf_amp.compare.call_sites import CallCount
     from tf_amp.config.amp_config import AmpConfig
-    from tf_amp.measuring.steps.compared_calls import CallCount
-    from tf_amp.measuring.steps.comparison import Comparison
 
 # A job that takes less ends without a summary.
 _LONG_SECONDS = 60.0
@@ -43,7 +43,7 @@ _NAMED = 3
 _NAMES = "`tf-amp explain SCRIPT --top 0` lists the names"
 _REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
-# Behind those of `step_comparison.CALLS_IN_FLOAT32`.
+# Behind those of `alternation.CALLS_IN_FLOAT32`.
 _FIRST_COMPARED = "21st"
 _TOO_FEW = "too few to show whether 16 bits are faster"
 _ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
@@ -113,11 +113,11 @@ class Job:
         `why` says why it stays as it was, in `dtype`; whoever `promises` has said that
         its steps decide.
         """
-        from tf_amp.measuring.steps import compared_calls
+        from tf_amp.compare import call_sites
 
-        calls = compared_calls.count_calls()
+        calls = call_sites.count_calls()
         with self._lock:
-            has_waited = compared_calls.is_late()
+            has_waited = call_sites.is_late()
             if why and id(calls) in self._graphs and not has_waited:
                 # A part of the same call, or the plan after one that has lost.
                 return
@@ -237,7 +237,7 @@ def _see_more(graph: _Graph) -> str:
 
 def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
 
     if not config.verbose:
         return
@@ -262,7 +262,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         _job().add(plan, why, promises=is_said and _is_in_doubt(plan))
         return
     # What has waited was said to be compared; the verdict is to follow.
-    if not compared_calls.is_late() and taking_part.is_news(Code.REWRITTEN):
+    if not call_sites.is_late() and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
         _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
     if _is_slower(plan) and taking_part.is_news(Code.SLOWER):

@@ -82,7 +82,7 @@ class Memory:
 def key_and_order(draft: Draft) -> tuple[str, list[int]]:
     """Return what a graph is known by, and its slots in an order of their own."""
     # Imported here: what loads the pass waits for the first graph.
-    from tf_amp.measuring.fingerprint import digests_of_nodes
+    from tf_amp.compare.fingerprint import digests_of_nodes
 
     digests = digests_of_nodes(draft.graph_def, draft.view, draft.shapes)
     names = [node.name for node in draft.view.nodes]

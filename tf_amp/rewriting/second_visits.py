@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from grappler_pass.annotations import STAMP
-from tf_amp.measuring.fingerprint import digest_of_products
+from tf_amp.compare.fingerprint import digest_of_products
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

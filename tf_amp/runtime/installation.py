@@ -78,7 +78,7 @@ def install_rewriting(config: AmpConfig) -> None:
       ShimError: the compiled shim is missing or cannot be loaded.
     """
     from grappler_pass import plugin
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
     from tf_amp.rewriting import earlier_traces
 
     _build_host()
@@ -86,11 +86,11 @@ def install_rewriting(config: AmpConfig) -> None:
     private.install(private.CREATE_SESSION, private.acting_after(_stamp_session))
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     comparing_calls = functools.partial(
-        compared_calls.comparing_calls, first_called=earlier_traces.mention_function
+        call_sites.comparing_calls, first_called=earlier_traces.mention_function
     )
     private.install(calls.CALL_IN_EAGER_MODE, comparing_calls)
     comparing_runs = functools.partial(
-        compared_calls.comparing_runs,
+        call_sites.comparing_runs,
         times_changed=overflow_origin.times_returned,
         first_called=earlier_traces.mention_run,
     )

@@ -227,13 +227,13 @@ def _note_model(result: None, model: Any, *args: Any, **kwargs: Any) -> None:
 
 def _switch_on(config: AmpConfig, *, is_programs: bool) -> None:
     """Put a configuration in force, whatever was before."""
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
 
     graph_settings.check_config(config)
     with _lock:
         _install(config)
         scope_registry.put_in_force(config, is_programs=is_programs)
-    compared_calls.begin_anew()
+    call_sites.begin_anew()
     logging.vlog(1, "mixed precision enabled: %s", config)
 
 

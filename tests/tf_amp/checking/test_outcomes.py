@@ -8,8 +8,8 @@ import pathlib
 
 import pytest
 
-from tf_amp.checking import outcomes
-from tf_amp.checking.outcomes import Outcomes
+from tf_amp.checking import known as outcomes
+from tf_amp.checking.known import Outcomes
 
 
 @pytest.fixture

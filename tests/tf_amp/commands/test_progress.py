@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.processes import run, sources
 from tf_amp.commands import cli
 from tf_amp.commands.shared import printing
-from tf_amp.measuring import progress
+from tf_amp.run import progress
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from tests.forking import run_forked
-from tests.tf_amp.measuring.steps.test_step_comparison import PRELUDE
-from tf_amp.measuring.steps import step_comparison
-from tf_amp.measuring.steps.comparison import Comparison
+from tests.tf_amp.compare.test_step_comparison import PRELUDE
+from tf_amp.compare import alternation
+from tf_amp.compare.alternation import Comparison
 from tf_amp.rewriting import notices
 
 TRAINING = """
@@ -385,7 +385,7 @@ def test_a_close_call_has_one_line_and_then_its_verdict(
 
 
 def test_the_first_compared_call_is_named_as_it_is() -> None:
-    assert step_comparison.CALLS_IN_FLOAT32 == 20
+    assert alternation.CALLS_IN_FLOAT32 == 20
 
 
 @pytest.mark.parametrize(

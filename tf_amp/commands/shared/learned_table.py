@@ -11,10 +11,10 @@ from rich.markup import escape
 
 from grappler_pass.costs.learned import Lesson
 from tf_amp.commands.shared import printing
+from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.config.fitted_table import FittedTable
 from tf_amp.errors import ConfigError
-from tf_amp.measuring.steps.memory import fields_of, lessons_in, memory_path
 
 _COLUMNS = ("op and size", "type", "profile", "measured / predicted", "readings")
 

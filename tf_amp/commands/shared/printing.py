@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_amp.measuring import progress
+from tf_amp.run import progress
 
 if TYPE_CHECKING:
     from rich.console import Console

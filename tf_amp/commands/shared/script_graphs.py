@@ -54,7 +54,7 @@ def run_observed(
     What is found of a graph, given as to the pass, is shown at the end, however the
     script ends. The environment has settings for plans.
     """
-    from tf_amp.measuring.fingerprint import digest_of_products
+    from tf_amp.compare.fingerprint import digest_of_products
     from tf_amp.rewriting import host
 
     found: dict[Hashable, _T] = {}

@@ -83,8 +83,8 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     By its own name it is what prices prefer, by the other what it is compared with.
     """
     from grappler_pass.functions.conversion import graph_from_function
-    from tf_amp.measuring.steps import compared_calls
-    from tf_amp.measuring.steps.step_comparison import FLOAT32, MIXED
+    from tf_amp.compare import call_sites
+    from tf_amp.compare.alternation import FLOAT32, MIXED
 
     definition, library = access.definition(), access.library()
     known = tuple(map(_known, graph.inputs))
@@ -95,7 +95,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     name, key = access.name, access.name.encode()
 
     def made_as(label: str, name: str) -> _Made | None:
-        with compared_calls.made(key, label):
+        with call_sites.made(key, label):
             changed = rewritten_bodies(graph_def, item, shapes, device_type)
         return _with_bodies(definition, graph_def, changed, name) if changed else None
 
@@ -103,7 +103,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     if rewritten is not None:
         _warn_of_gradients(graph.name, graph_def)
     others: dict[str, _Made | None] = {}
-    compared = compared_calls.label_compared(key)
+    compared = call_sites.label_compared(key)
     if compared is not None and rewritten is not None:
         others[FLOAT32] = _Made(_named(definition, f"{name}__float32"))
     if compared not in (None, MIXED):
@@ -118,7 +118,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     for like, function in added:
         access.add(function, like)
     names_by_label = {label: m.name.encode() for label, m in instances.items()}
-    compared_calls.keep_compiled(graph, key, names_by_label)
+    call_sites.keep_compiled(graph, key, names_by_label)
 
 
 def _warn_of_gradients(name: str, graph_def: GraphDef) -> None:

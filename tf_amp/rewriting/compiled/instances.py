@@ -26,16 +26,16 @@ def called_in_turn(
     Returns:
       None where it calls those already.
     """
-    from tf_amp.measuring.steps import compared_calls
+    from tf_amp.compare import call_sites
 
-    in_doubt = [n for n in compared_calls.compiled_in_doubt() if n in running]
+    in_doubt = [n for n in call_sites.compiled_in_doubt() if n in running]
     if not in_doubt:
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.functions.calls import rename_functions
     from grappler_pass.functions.conversion import called_by, library_of
-    from tf_amp.measuring.steps import verdicts
+    from tf_amp.compare import verdicts
 
     graph_def = GraphDef.FromString(running)
     library = library_of(graph_def)
@@ -46,7 +46,7 @@ def called_in_turn(
     others = {
         name.decode(): other.decode()
         for name in compared
-        if (other := compared_calls.called_instance(name, has_instances)) != name
+        if (other := call_sites.called_instance(name, has_instances)) != name
     }
     if not others:
         return None

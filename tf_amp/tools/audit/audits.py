@@ -23,12 +23,12 @@ from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.rewriting.compiled.explaining import DraftPart
+from tf_amp.run.batches import signatures_of
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit.cases import Alternatives
 from tf_amp.tools.audit.remedies import obstacles_of
 from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.batches import signatures_of
 from tf_amp.tools.target_device import Target, target_of
 from tf_amp.tracing.graph_names import name_of
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 
 from tf_amp.config.amp_config import TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
-from tf_amp.measuring import progress
+from tf_amp.run import progress
 from tf_amp.tools.bench import methods
 from tf_amp.tools.bench.job import Job, Run, Task
 from tf_amp.tools.bench.record import Record

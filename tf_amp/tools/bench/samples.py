@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from tf_amp.measuring.kept_file import is_number
+from tf_amp.compare.kept_file import is_number
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.worker import journal
 from tf_amp.tools.bench.worker.journal import OpCounts

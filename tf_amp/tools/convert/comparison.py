@@ -14,13 +14,13 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.graph.view import Item
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
-from tf_amp.measuring import progress
-from tf_amp.measuring.sandbox.contents import Array
+from tf_amp.run import batches as data
+from tf_amp.run import progress
+from tf_amp.run.graph_cases import rounded
+from tf_amp.run.graph_copy import Array
 from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job
-from tf_amp.tools.graph_runs import batches as data
-from tf_amp.tools.graph_runs.executing import rounded
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.comparing import checks_of, named_leaves
 from tf_amp.tools.verify.verification import OUTPUT, Verification, default_tolerance

@@ -32,9 +32,9 @@ from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import AmpError, StageError
-from tf_amp.measuring import progress
-from tf_amp.measuring.sandbox.roles import HANDLES
-from tf_amp.tools.graph_runs.batches import set_batch
+from tf_amp.run import progress
+from tf_amp.run.batches import set_batch
+from tf_amp.run.stand_ins import HANDLES
 from tf_amp.tracing import grappler_preview
 
 # The graph itself among its functions, as in `bodies_of`.

@@ -18,7 +18,7 @@ from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp.errors import ConfigError
-from tf_amp.measuring import progress
+from tf_amp.run import progress
 from tf_amp.tools.convert import back, comparison, mixing
 from tf_amp.tools.convert.files import stored_models, writing
 from tf_amp.tools.convert.files.stored_models import frozen_extras, frozen_graph

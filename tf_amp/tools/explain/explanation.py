@@ -25,17 +25,17 @@ from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp._tensorflow_private.functions import is_compiled_function
+from tf_amp.compare.verdicts import own_steps_for
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, NotMeasurableError
-from tf_amp.measuring.steps.verdicts import own_steps_for
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
+from tf_amp.run.batches import set_batch, signatures_of
 from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.explain.predicting import prediction_of
 from tf_amp.tools.explain.prediction import Prediction
-from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.in_force import current_config

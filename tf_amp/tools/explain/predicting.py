@@ -22,19 +22,18 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft, Settings, Trial
 from grappler_pass.planning.trying import UnaskedSteps, trial_from_draft
 from grappler_pass.rewriting.apply import CAST_STEM
+from tf_amp.compare.alternation import Comparison
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.sandbox import memory
-from tf_amp.measuring.sandbox.contents import Content
-from tf_amp.measuring.sandbox.graph_copy import (
+from tf_amp.rewriting.graph_settings import target_device_type
+from tf_amp.run.graph_copy import (
     SOURCE,
     WAIT,
+    Content,
     NotRunnableError,
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.session import Step, opened
-from tf_amp.measuring.steps.comparison import Comparison
-from tf_amp.rewriting.graph_settings import target_device_type
+from tf_amp.run.graph_run import Step, most_bytes, opened
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.traces import with_traced_shapes
@@ -167,7 +166,7 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
     for device, size in held.items():
         device_type = device_type_of(device)
         peak = trial.peak_bytes if device_type == computing else 0
-        if size + peak > memory.most_bytes(device_type):
+        if size + peak > most_bytes(device_type):
             raise NotRunnableError(
                 f"a copy of its variables takes {size >> 20} MiB of {device_type} "
                 f"memory, and running it {peak >> 20} MiB"

@@ -26,11 +26,10 @@ from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.seconds import op_call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges, TensorRange
-from tf_amp.measuring import progress
-from tf_amp.measuring.sandbox.contents import Array
-from tf_amp.tools.graph_runs import batches as data
-from tf_amp.tools.graph_runs import executing
-from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
+from tf_amp.run import batches as data
+from tf_amp.run import graph_cases, progress
+from tf_amp.run.graph_copy import Array
+from tf_amp.run.recording import Recorder, Records, Tap, with_records
 from tf_amp.tools.verify.function_cases import plain_case
 from tf_amp.tracing.stamp_reader import is_gradient
 
@@ -65,14 +64,14 @@ def ranges_of(
     statistics, records = Statistics(), None
     for batch in progress.each(taken, "running batches"):
         given = {**case.values, **data.batch_by_placeholder(function, batch)}
-        shaped = executing.with_run_shapes(dataclasses.replace(case, values=given))
-        values = executing.completed(shaped, (case.graph_def,))
+        shaped = graph_cases.with_run_shapes(dataclasses.replace(case, values=given))
+        values = graph_cases.completed(shaped, (case.graph_def,))
         records = records or statistics.records_of(view, shaped.known_shapes)
-        sandbox = executing.sandbox_of(shaped, case.graph_def, values)
+        sandbox = graph_cases.sandbox_of(shaped, case.graph_def, values)
         recorder = Recorder()
         recording = with_records(sandbox.graph_def, records, recorder)
         sandbox = dataclasses.replace(sandbox, graph_def=recording)
-        executing.execute(sandbox, values, {})
+        graph_cases.execute(sandbox, values, {})
     return statistics.ranges()
 
 

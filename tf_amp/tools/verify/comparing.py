@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_amp.measuring.sandbox.contents import Array
+from tf_amp.run.graph_copy import Array
 from tf_amp.tools.verify.verification import (
     Difference,
     TensorCheck,

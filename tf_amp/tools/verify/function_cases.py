@@ -15,13 +15,13 @@ from grappler_pass.graph.view import GraphView
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.measuring.sandbox.contents import Array
 from tf_amp.rewriting.compiled import traced_bodies
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
+from tf_amp.run.batches import arguments_by_placeholder
+from tf_amp.run.graph_cases import GraphCase
+from tf_amp.run.graph_copy import Array
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.batches import arguments_by_placeholder
-from tf_amp.tools.graph_runs.executing import GraphCase
 from tf_amp.tools.verify.comparing import named_leaves
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview

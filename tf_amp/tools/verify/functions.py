@@ -14,11 +14,11 @@ import tensorflow as tf
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
 from tf_amp.config.setting_values import checked_tolerance
-from tf_amp.measuring import progress
+from tf_amp.run import batches as data
+from tf_amp.run import progress
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.function_cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import TensorCheck, Verdict, Verification

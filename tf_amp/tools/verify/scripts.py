@@ -18,14 +18,14 @@ from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.draft import Settings
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.sandbox.contents import Array, Content
 from tf_amp.rewriting import host
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
+from tf_amp.run import recording
+from tf_amp.run.graph_cases import GraphCase, sandbox_of
+from tf_amp.run.graph_copy import Array, Content
+from tf_amp.run.recording import Records, Tap
 from tf_amp.tools import running_scripts
-from tf_amp.tools.graph_runs.executing import GraphCase, sandbox_of
-from tf_amp.tools.ranges import recording
 from tf_amp.tools.ranges.ranging import Statistics
-from tf_amp.tools.ranges.recording import Records, Tap
 from tf_amp.tools.verify.function_cases import case_from_traced, watched
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.traces import with_traced_shapes

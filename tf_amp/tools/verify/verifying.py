@@ -25,15 +25,15 @@ from grappler_pass.eligibility.exclusions import (
 from grappler_pass.functions import conversion
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
-from tf_amp.measuring import progress
-from tf_amp.measuring.sandbox.contents import Values
-from tf_amp.tools.graph_runs.executing import (
+from tf_amp.run import progress
+from tf_amp.run.graph_cases import (
     GraphCase,
     completed,
     rounded,
     run,
     with_run_shapes,
 )
+from tf_amp.run.graph_copy import Values
 from tf_amp.tools.verify.comparing import checks_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,

@@ -21,7 +21,7 @@ from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from grappler_pass.graph.walks import reached
-from tf_amp.tools.graph_runs.executing import Watched
+from tf_amp.run.graph_cases import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
 from tf_amp.tracing.stamp_reader import is_gradient
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE

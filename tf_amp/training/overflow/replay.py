@@ -35,8 +35,8 @@ from grappler_pass.graph.op_table import (
 from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.view import GraphView, Node, Port
 from tf_amp.errors import AmpError
-from tf_amp.measuring.sandbox.contents import Content, describe
-from tf_amp.measuring.sandbox.session import filled_session
+from tf_amp.run.graph_copy import Content, describe
+from tf_amp.run.graph_run import filled_session
 
 _BEGINS = ENTER_OPS | SWITCH_OPS
 _FLOATING = (tf.float32, tf.float16, tf.bfloat16, tf.float64)

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 import tf_amp
 from grappler_pass.pricing.compiled import FusingPricer
-from tf_amp.measuring.steps import compared_calls, pace
+from tf_amp.compare import alternation, call_sites
 
-pace._MOST_EXCESS = float("inf")
+alternation._MOST_EXCESS = float("inf")
 price, error = FusingPricer.price, 0.5
 
 def believed(self, node, dtype):
@@ -27,7 +27,7 @@ def believed(self, node, dtype):
     return float32._replace(seconds=share * float32.seconds, error=error)
 
 FusingPricer.price = believed
-called, labels, slow, waits = compared_calls._called, [], "mixed", 0.02
+called, labels, slow, waits = call_sites._called, [], "mixed", 0.02
 
 def waiting(callee, label, *args):
     labels.append(label)
@@ -36,7 +36,7 @@ def waiting(callee, label, *args):
         time.sleep(waits)
     return called(callee, label, *args)
 
-compared_calls._called = waiting
+call_sites._called = waiting
 A = np.full([384, 384], 1 / 256, np.float32)
 X = tf.constant(np.random.default_rng(0).normal(size=(384, 384)), tf.float32)
 

@@ -14,7 +14,7 @@ from tests.tf_amp.tools.convert.test_converting import PLANNED
 from tf_amp.commands import cli
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import ConfigError
-from tf_amp.tools.graph_runs.batches import signatures_of
+from tf_amp.run.batches import signatures_of
 from tf_amp.tools.verify.functions import ranges_of_saved_model
 
 _HALF = {**PLANNED, "dtype": "float16"}

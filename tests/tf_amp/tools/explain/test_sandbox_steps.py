@@ -9,7 +9,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
-from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
+from tf_amp.run.graph_copy import NotRunnableError
 from tf_amp.tools.explain import predicting
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_amp
 from tf_amp.errors import UnfitDataError
-from tf_amp.tools.graph_runs.batches import (
+from tf_amp.run.batches import (
     batches_from_file,
     checked_batches,
     described,

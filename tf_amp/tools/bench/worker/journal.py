@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from tf_amp.measuring.kept_file import is_number
+from tf_amp.compare.kept_file import is_number
 
 # DT_HALF and DT_BFLOAT16 of TensorFlow's types.proto.
 _LOW = frozenset({19, 14})

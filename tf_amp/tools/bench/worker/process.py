@@ -24,7 +24,7 @@ from tf_amp.tools.bench.worker import process, watching
 from tf_amp.tools.bench.worker.journal import OWN_KIND, Journal
 
 _FEWEST_STEPS = 12
-_COMPARED_CALLS = "tf_amp.measuring.steps.compared_calls"
+_COMPARED_CALLS = "tf_amp.compare.call_sites"
 _MOST_COMPARING_SECONDS = 90.0
 _SET_SIGNAL_OF_PARENTS_DEATH = 1
 _POLICY = "mixed_bfloat16"
@@ -176,7 +176,7 @@ def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
     """Return a call of a signature on a made-up batch; ConfigError if it takes none."""
     import tensorflow as tf
 
-    from tf_amp.tools.graph_runs import batches
+    from tf_amp.run import batches
 
     functions = batches.signatures_of(pathlib.Path(folder), signature)
     if len(functions) > 1 and _SERVED not in functions:

@@ -1,0 +1,574 @@
+"""One op class to measure, its points, and how densely they lie.
+
+Matrix products, convolutions, and what a fused product does besides.
+
+Elementwise ops, broadcasts and casts.
+
+Ops along rows and columns: softmax, normalization, look-ups, reductions.
+
+Data movement and pooling.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import tensorflow as tf
+
+from grappler_pass.costs.calls import DTYPE_BYTES
+from grappler_pass.costs.work import op_classes
+from grappler_pass.costs.work.piece import CACHED_BYTES
+from grappler_pass.graph.type_slots import op_def_of
+
+Point = tuple[int, ...]
+Shapes = tuple[tuple[int, ...], ...]
+Build = Callable[..., Any]
+
+# Elements that all tensors of one call may have together: 192 MiB in float32.
+_MOST_ELEMENTS = 3 << 24
+_MOST_FLOPS = 9e9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One class to measure.
+
+    Args:
+        op_class: the row of the profile that the seconds go to.
+        axes: sizes along each axis of the class.
+        shapes: shapes of the floating inputs at a point.
+        build: makes the op from its inputs and the point, which is named.
+        flops: of one call at a point, to leave out what would take too long.
+        minus: the class that is subtracted point by point (a fused product's own).
+        label: stands for a dtype in the profile; its part before ">" is the dtype of
+            the inputs.
+    """
+
+    op_class: str
+    axes: Mapping[str, Sequence[int]]
+    shapes: Callable[[Point], Shapes]
+    build: Build
+    flops: Callable[[Point], float] = lambda point: 0.0
+    minus: Build | None = None
+    label: str | None = None
+
+    def fits(self, point: Point) -> bool:
+        """Return whether a call at ``point`` is small enough to be measured."""
+        elements = sum(math.prod(shape) for shape in self.shapes(point))
+        return elements <= _MOST_ELEMENTS and self.flops(point) <= _MOST_FLOPS
+
+
+def raw_op(
+    op: str,
+    at: Callable[[Point], Mapping[str, Any]] = lambda point: {},
+    /,
+    **fixed: Any,
+) -> Build:
+    """Return what makes an op of tensors, which are its inputs in their order.
+
+    Args:
+        op: its name.
+        at: further inputs and attributes by name, which depend on the point.
+        **fixed: those that do not.
+    """
+    make, definition = getattr(tf.raw_ops, op), op_def_of(op)
+    names = [arg.name for arg in definition.input_arg] if definition else []
+
+    def build(*tensors: Any, point: Point) -> Any:
+        named = {**fixed, **at(point)}
+        free = (name for name in names if name not in named)
+        made = make(**dict(zip(free, tensors, strict=False)), **named)
+        return made[0] if isinstance(made, tuple) else made
+
+    return build
+
+
+def points_of(case: Case) -> list[Point]:
+    """Return the points of ``case`` that are small enough to be measured."""
+    return [point for point in product(*case.axes.values()) if case.fits(point)]
+
+
+def matrix_of(point: Point) -> tuple[int, ...]:
+    """Lay elements out as a matrix, as most activations are."""
+    columns = min(256, max(point[0] // 8, 1))
+    return (point[0] // columns, columns)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How densely the axes are laid out."""
+
+    elements: tuple[int, ...]
+    matrix: tuple[int, ...]
+    batch: tuple[int, ...]
+    batched_matrix: tuple[int, ...]
+    pixels: tuple[int, ...]
+    channels: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+
+COARSE = Sizes(
+    elements=(1 << 10, 1 << 14, 1 << 17, 1 << 19, 1 << 21, 1 << 23),
+    matrix=(8, 64, 256, 1024),
+    batch=(4, 64),
+    batched_matrix=(32, 128),
+    pixels=(256, 4096, 65536),
+    channels=(16, 64, 256),
+    rows=(64, 1024, 16384),
+    columns=(16, 128, 1024),
+)
+
+
+Axes = Mapping[str, Sequence[int]]
+
+# Suffix of the class of a product, and which of its operands is transposed.
+_LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
+
+
+def matmuls(sizes: Sizes) -> list[Case]:
+    """Measure products by all three dimensions, in each layout."""
+    axes = dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix)
+    return _layouts("matmul", axes, "MatMul", ("transpose_a", "transpose_b"))
+
+
+def batch_matmuls(sizes: Sizes) -> list[Case]:
+    """Measure products of a batch of matrices, in each layout."""
+    axes = {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)}
+    return _layouts("batch_matmul", axes, "BatchMatMulV2", ("adj_x", "adj_y"))
+
+
+def _layouts(op_class: str, axes: Axes, op: str, flags: Sequence[str]) -> list[Case]:
+    return [
+        Case(
+            f"{op_class}{suffix}",
+            axes,
+            functools.partial(_operands, layout),
+            raw_op(op, **dict(zip(flags, layout, strict=True))),
+            flops=lambda point: 2.0 * math.prod(point),
+        )
+        for suffix, layout in _LAYOUTS.items()
+    ]
+
+
+def _operands(layout: tuple[bool, bool], point: Point) -> Shapes:
+    *batch, m, k, n = point
+    left = (k, m) if layout[0] else (m, k)
+    right = (n, k) if layout[1] else (k, n)
+    return (*batch, *left), (*batch, *right)
+
+
+# Batch and side of the images that make up so many pixels of a convolution's result.
+_IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
+
+
+def convolutions(sizes: Sizes) -> list[Case]:
+    """Measure both gradients too, by pixels of the result and channels."""
+
+    def axes(area: int) -> Axes:
+        channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
+        return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
+
+    kernels = op_classes.CONV_KERNELS
+    return _by_kernels("conv", "Conv2D", kernels, axes, flops=2.0)
+
+
+def depthwise(sizes: Sizes) -> list[Case]:
+    """Measure depthwise convolutions and both gradients."""
+    axes = {"pixels": sizes.pixels[:4], "channels": sizes.channels}
+    op, kernels = "DepthwiseConv2dNative", op_classes.DEPTHWISE_KERNELS
+    # Strided gradients are far slower in 16 bits than their flops tell.
+    return _by_kernels("depthwise", op, kernels, lambda area: axes, flops=200.0)
+
+
+def _by_kernels(
+    op_class: str,
+    op: str,
+    kernels: Mapping[int, Sequence[int]],
+    axes: Callable[[int], Axes],
+    *,
+    flops: float,
+) -> list[Case]:
+    """Measure an op and both gradients with kernels, by area and by strides."""
+
+    def case(area: int, stride: int, direction: str) -> Case:
+        return Case(
+            f"{op_class}.{direction}.{area}.s{stride}",
+            axes(area),
+            lambda point: _two_of(_tensors(point, area, stride), direction),
+            _convolution(op, direction, area, stride),
+            flops=lambda point: flops * math.prod(point) * area,
+        )
+
+    return [
+        case(area, stride, direction)
+        for area, strides in kernels.items()
+        for stride in strides
+        for direction in op_classes.DIRECTIONS
+    ]
+
+
+def _tensors(point: Point, area: int, stride: int) -> Shapes:
+    """Return shapes of image, kernel and result; a depthwise one has its channels."""
+    pixels, channels, *others = point
+    side = round(area**0.5)
+    batch, small = _IMAGES.get(pixels, (pixels // 1024, 32))
+    image = (batch, small * stride, small * stride, channels)
+    kernel = (side, side, channels, *(others or [1]))
+    return image, kernel, (batch, small, small, point[-1])
+
+
+def _two_of(tensors: Shapes, direction: str) -> Shapes:
+    image, kernel, result = tensors
+    if direction == "forward":
+        return image, kernel
+    return (kernel, result) if direction == "input_gradient" else (image, result)
+
+
+def _convolution(op: str, direction: str, area: int, stride: int) -> Build:
+    """Return what makes a convolution, or one of its gradients, of two tensors."""
+    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
+    if direction == "forward":
+        return raw_op(op, **keep)
+    is_of_image = direction == "input_gradient"
+
+    def sizes(point: Point) -> dict[str, Any]:
+        image, kernel, _ = _tensors(point, area, stride)
+        return {"input_sizes": image} if is_of_image else {"filter_sizes": kernel}
+
+    kind = "Input" if is_of_image else "Filter"
+    return raw_op(f"{op}Backprop{kind}", sizes, **keep)
+
+
+# What is measured is a difference: few sizes, far apart.
+_FUSED_ELEMENTS = (1 << 12, 1 << 14, 1 << 19, 1 << 21)
+_FUSED = "Relu Relu6 Elu LeakyRelu Tanh Sigmoid GeluExact GeluApproximate".split()
+
+
+def fused(sizes: Sizes) -> list[Case]:
+    """Measure what a fused product takes longer than the plain one."""
+    depth = 16
+    few = tuple(size for size in sizes.elements if size in _FUSED_ELEMENTS)
+    axes = {"elements": few or sizes.elements}
+
+    def shapes(point: Point) -> Shapes:
+        rows, columns = matrix_of(point)
+        return (rows, depth), (depth, columns), (columns,)
+
+    def product(*names: str) -> Build:
+        return lambda *tensors, point: _fused_matmul(tensors, names)
+
+    biased = product("BiasAdd")
+    return [
+        Case("fused.BiasAdd", axes, shapes, biased, minus=raw_op("MatMul")),
+        *(
+            Case(f"fused.{name}", axes, shapes, product("BiasAdd", name), minus=biased)
+            for name in _FUSED
+        ),
+    ]
+
+
+def _fused_matmul(tensors: Sequence[Any], names: Sequence[str]) -> Any:
+    """Make the node that TensorFlow's remapper makes of a product and its neighbors."""
+    dtype = tensors[0].dtype
+    fused_ops = tf.compat.v1.AttrValue()
+    fused_ops.list.s.extend(name.encode() for name in names)
+    attrs = {
+        "T": tf.compat.v1.AttrValue(type=dtype.as_datatype_enum),
+        "num_args": tf.compat.v1.AttrValue(i=1),
+        "fused_ops": fused_ops,
+    }
+    graph = tf.compat.v1.get_default_graph()
+    return graph.create_op(
+        "_FusedMatMul", list(tensors), [dtype], name="fused", attrs=attrs
+    ).outputs[0]
+
+
+_UNARY = (
+    "Relu Tanh Sigmoid Neg Square Exp Erf Sqrt Rsqrt Log Reciprocal LeakyRelu Elu "
+    "Softplus Softsign IsFinite Relu6 Erfc Floor Selu Log1p Expm1 Sin L2Loss"
+).split()
+_BINARY = (
+    "AddV2 Mul RealDiv ReluGrad TanhGrad SigmoidGrad Greater RsqrtGrad EluGrad "
+    "SoftplusGrad Pow SquaredDifference SeluGrad SoftsignGrad SqrtGrad"
+).split()
+
+
+def arithmetic(sizes: Sizes) -> list[Case]:
+    """Measure ops of one or two equal operands, broadcasts and random numbers."""
+    axes = {"elements": sizes.elements}
+
+    def case(name: str, operands: int, build: Build | None = None) -> Case:
+        def shapes(point: Point) -> Shapes:
+            return (matrix_of(point),) * operands
+
+        return Case(name, axes, shapes, build or raw_op(name))
+
+    one = [case(name, 1) for name in _UNARY]
+    two = [case(name, 2) for name in _BINARY]
+    condition = raw_op(
+        "SelectV2", lambda point: {"condition": tf.ones(matrix_of(point), tf.bool)}
+    )
+    uniform = Case(
+        "RandomUniform",
+        {"elements": tuple(size for size in sizes.elements if size < 1 << 20)},
+        lambda point: ((1,),),
+        lambda value, point: tf.raw_ops.RandomUniform(
+            shape=matrix_of(point), dtype=value.dtype
+        ),
+        # Slow for its size: shorter chains.
+        flops=lambda point: 300.0 * point[0],
+    )
+    return [
+        *two[:3],
+        *one,
+        *two[3:],
+        *_broadcasts(axes),
+        case("SelectV2", 2, condition),
+        uniform,
+    ]
+
+
+def _broadcasts(axes: Mapping[str, Sequence[int]]) -> list[Case]:
+    def shape(point: Point, kind: str) -> tuple[int, ...]:
+        rows, columns = matrix_of(point)
+        return {"row": (columns,), "column": (rows, 1), "scalar": ()}[kind]
+
+    def case(name: str, kind: str) -> Case:
+        return Case(
+            f"{name}.{kind}",
+            axes,
+            lambda point: (matrix_of(point), shape(point, kind)),
+            raw_op(name),
+        )
+
+    return [
+        case(name, kind)
+        for name in sorted(op_classes.BROADCAST_CLASSES)
+        for kind in op_classes.BROADCASTS
+    ]
+
+
+def casts(sizes: Sizes) -> list[Case]:
+    """Measure casts; the pair of dtypes stands where others have one."""
+
+    def case(source: str, target: str) -> Case:
+        return Case(
+            "Cast",
+            {"elements": sizes.elements},
+            lambda point: (matrix_of(point),),
+            raw_op("Cast", DstT=target),
+            label=f"{source}>{target}",
+        )
+
+    return [
+        case(*ends)
+        for low in ("bfloat16", "float16")
+        for ends in (("float32", low), (low, "float32"))
+    ]
+
+
+def by_rows(sizes: Sizes) -> list[Case]:
+    """Measure ops whose rows and columns count separately."""
+    axes = {"rows": sizes.rows, "columns": sizes.columns}
+    few = {"rows": sizes.rows, "columns": sizes.columns[1:]}
+
+    def matrix(point: Point) -> Shapes:
+        return (point,)
+
+    def labels(point: Point) -> dict[str, Any]:
+        return {"labels": tf.zeros(point[:1], tf.int32)}
+
+    def table(point: Point) -> Shapes:
+        return ((_table_rows(point), point[1]),)
+
+    def indices(point: Point) -> dict[str, Any]:
+        return {"indices": _scattered(point[0], _table_rows(point))}
+
+    def segments(point: Point) -> dict[str, Any]:
+        return {"segment_ids": _scattered(point[0], 1024)}
+
+    return [
+        Case("BiasAdd", few, lambda point: (point, point[1:]), raw_op("BiasAdd")),
+        Case("BiasAddGrad", few, matrix, raw_op("BiasAddGrad")),
+        Case("Softmax", axes, matrix, raw_op("Softmax")),
+        Case("LogSoftmax", axes, matrix, raw_op("LogSoftmax")),
+        Case(
+            "cross_entropy",
+            axes,
+            matrix,
+            raw_op("SparseSoftmaxCrossEntropyWithLogits", labels),
+        ),
+        Case("gather", axes, table, raw_op("GatherV2", indices, axis=0)),
+        Case(
+            "segment",
+            axes,
+            matrix,
+            raw_op("UnsortedSegmentSum", segments, num_segments=1024),
+        ),
+        *_normalizations(few),
+    ]
+
+
+def _table_rows(point: Point) -> int:
+    """Return of how many rows a table is that the cache holds."""
+    return min(8192, CACHED_BYTES // (DTYPE_BYTES["float32"] * point[1]))
+
+
+def _scattered(count: int, limit: int) -> tf.Tensor:
+    return tf.constant([(index * 7919) % limit for index in range(count)], tf.int32)
+
+
+def _normalizations(axes: Mapping[str, Sequence[int]]) -> list[Case]:
+    def shapes(point: Point) -> Shapes:
+        return ((1, point[0], 1, point[1]),)
+
+    def forward(training: bool) -> Build:
+        def at(point: Point) -> dict[str, Any]:
+            ones = tf.ones(point[1:])
+            known = ones[:0] if training else ones
+            return {"scale": ones, "offset": ones, "mean": known, "variance": known}
+
+        return raw_op("FusedBatchNormV3", at, is_training=training)
+
+    def saved(point: Point) -> dict[str, Any]:
+        ones = tf.ones(point[1:])
+        spaces = {f"reserve_space_{number}": ones for number in (1, 2)}
+        return {"scale": ones, **spaces, "reserve_space_3": ones[:0]}
+
+    gradient = raw_op("FusedBatchNormGradV3", saved)
+    columns = tuple(size + op_classes.CHANNEL_BLOCK // 2 for size in axes["columns"])
+    unaligned = {**axes, "columns": columns}
+    return [
+        case
+        for suffix, sizes in (("", axes), (op_classes.UNALIGNED, unaligned))
+        for case in (
+            Case(f"FusedBatchNorm.training{suffix}", sizes, shapes, forward(True)),
+            Case(f"FusedBatchNorm.inference{suffix}", sizes, shapes, forward(False)),
+            Case(
+                f"FusedBatchNormGrad.training{suffix}",
+                sizes,
+                lambda point: shapes(point) * 2,
+                gradient,
+            ),
+        )
+    ]
+
+
+def reductions(sizes: Sizes) -> list[Case]:
+    """Measure sums and maxima along the last axis and along the first."""
+    axes = {"kept": sizes.rows, "reduced": sizes.columns}
+    across = {"kept": sizes.columns, "reduced": sizes.rows}
+    return [
+        Case(
+            f"{name}.{where}",
+            axes if where == "inner" else across,
+            # The reduced axis is last for "inner", first for "outer".
+            (lambda point: (point,))
+            if where == "inner"
+            else (lambda point: (point[::-1],)),
+            raw_op(name, axis=[1 if where == "inner" else 0]),
+        )
+        for name in ("Sum", "Max")
+        for where in op_classes.REDUCED
+    ]
+
+
+def moves(sizes: Sizes) -> list[Case]:
+    """Measure what copies values from place to place."""
+    axes = {"elements": sizes.elements[1:]}
+
+    def halves(point: Point) -> Shapes:
+        rows, columns = matrix_of(point)
+        return ((rows, columns // 2),) * 2
+
+    def padding(point: Point) -> dict[str, Any]:
+        return {"paddings": [[0, 0], [0, matrix_of(point)[1] // 2]]}
+
+    return [
+        Case(
+            "Transpose",
+            {"elements": sizes.elements[2:]},
+            _heads,
+            raw_op("Transpose", perm=[0, 2, 1, 3]),
+        ),
+        Case(
+            "ConcatV2",
+            axes,
+            halves,
+            lambda *values, point: tf.raw_ops.ConcatV2(values=values, axis=1),
+        ),
+        Case(
+            "Slice",
+            axes,
+            lambda point: ((matrix_of(point)[0], 2 * matrix_of(point)[1]),),
+            raw_op("Slice", lambda point: {"size": matrix_of(point)}, begin=[0, 0]),
+        ),
+        Case("Pad", axes, halves, raw_op("Pad", padding)),
+        Case(
+            "Tile",
+            axes,
+            lambda point: ((1, matrix_of(point)[1]),),
+            raw_op("BroadcastTo", lambda point: {"shape": matrix_of(point)}),
+        ),
+        Case(
+            "ReverseV2",
+            axes,
+            lambda point: (matrix_of(point),),
+            raw_op("ReverseV2", axis=[1]),
+        ),
+    ]
+
+
+def _heads(point: Point) -> Shapes:
+    """Split elements into [batch, positions, 8 heads, 32 features]."""
+    positions = min(point[0] >> 8, 64)
+    return ((point[0] // (positions * 256), positions, 8, 32),)
+
+
+def pools(sizes: Sizes) -> list[Case]:
+    """Measure pooling and its gradients, by elements of the smaller tensor."""
+    axes = {"elements": sizes.elements[1:-2], "window": (4, 9, 49)}
+
+    def small(point: Point) -> tuple[int, ...]:
+        edge = 4 if point[0] < 1 << 14 else 16
+        channels = 64
+        return (point[0] // (edge * edge * channels), edge, edge, channels)
+
+    def large(point: Point) -> tuple[int, ...]:
+        batch, edge, _, channels = small(point)
+        return (batch, 2 * edge, 2 * edge, channels)
+
+    def keep(point: Point) -> dict[str, Any]:
+        side = round(point[1] ** 0.5)
+        return {
+            "ksize": [1, side, side, 1],
+            "strides": [1, 2, 2, 1],
+            "padding": "SAME",
+        }
+
+    def case(op: str, shapes: Callable[[Point], Shapes], build: Build) -> Case:
+        return Case(f"pool.{op}", axes, shapes, build)
+
+    return [
+        case("MaxPool", lambda point: (large(point),), raw_op("MaxPool", keep)),
+        case("AvgPool", lambda point: (large(point),), raw_op("AvgPool", keep)),
+        case(
+            "MaxPoolGrad",
+            lambda point: (large(point), small(point), small(point)),
+            raw_op("MaxPoolGrad", keep),
+        ),
+        case(
+            "AvgPoolGrad",
+            lambda point: (small(point),),
+            raw_op(
+                "AvgPoolGrad",
+                lambda point: {"orig_input_shape": large(point), **keep(point)},
+            ),
+        ),
+    ]

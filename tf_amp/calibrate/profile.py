@@ -1,0 +1,263 @@
+"""Measure the present device and keep what was measured as its profile.
+
+What a class is, and its sizes: ``cases``. What is measured in the time given, and how:
+``rounds``.
+
+From measured points to the JSON form of a device profile.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import tensorflow as tf
+
+from grappler_pass.costs import DeviceKey, DeviceProfile, nearest_to_cpu
+from grappler_pass.costs.calls import DTYPE_BYTES
+from grappler_pass.costs.grid import monotone, no_slower_than_parts
+from tf_amp.calibrate import cases as classes
+from tf_amp.calibrate.cases import COARSE, Case, Point, Sizes
+from tf_amp.calibrate.rounds import Measurements, measure_cases
+from tf_amp.errors import NotMeasurableError
+from tf_amp.run.graph_run import elapsed
+
+# The function whose start is timed.
+_WIDTH = 32
+_LAYERS = 4
+_CALLS = 200
+
+
+def calibrate(
+    seconds: float = 60.0,
+    *,
+    key: DeviceKey,
+    sizes: Sizes = COARSE,
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+) -> DeviceProfile:
+    """Measure this CPU and return its profile.
+
+    Args:
+        seconds: time for all of it; classes that do not fit are taken from the shipped
+            profile of the nearest device. Products and additions are measured once,
+            whatever that takes: the roofline is made of them.
+        key: of this device, by which the profile is found again.
+        sizes: how densely each class is measured.
+        dtypes: to measure; float32 must be among them.
+    """
+    end = time.perf_counter() + seconds
+    cases = all_cases(sizes)
+    starting = call_seconds()
+    measured = measure_cases(cases, dtypes, end - time.perf_counter())
+    data = _profile(cases, measured, key, seconds)
+    return DeviceProfile.from_json({**data, "call_seconds": starting})
+
+
+def call_seconds() -> float:
+    """Return the seconds from the call of a small function until its result is there.
+
+    It is a network of a few layers: handles of weights are passed to a call, and the
+    first op that uses threads wakes them up. The median counts: threads wake up late in
+    an undisturbed call, too.
+    """
+    with tf.device("/CPU:0"):
+        layers = [
+            (tf.Variable(tf.ones((_WIDTH, _WIDTH))), tf.Variable(tf.ones((_WIDTH,))))
+            for _ in range(_LAYERS)
+        ]
+        inputs = tf.ones((_WIDTH, _WIDTH))
+
+    def apply(values: tf.Tensor) -> tf.Tensor:
+        for weight, bias in layers:
+            values = tf.nn.relu(values @ weight + bias)
+        return values
+
+    function = tf.function(apply, autograph=False)
+
+    def call() -> None:
+        function(inputs).numpy()
+
+    for _ in range(_CALLS // 10):
+        call()
+    return statistics.median(elapsed(call) for _ in range(_CALLS))
+
+
+def all_cases(sizes: Sizes) -> tuple[Case, ...]:
+    """Return every class to measure, the most decisive first."""
+    return (
+        *classes.matmuls(sizes),
+        *classes.casts(sizes),
+        *classes.arithmetic(sizes),
+        *classes.convolutions(sizes),
+        *classes.by_rows(sizes),
+        *classes.reductions(sizes),
+        *classes.batch_matmuls(sizes),
+        *classes.depthwise(sizes),
+        *classes.fused(sizes),
+        *classes.moves(sizes),
+        *classes.pools(sizes),
+    )
+
+
+def _profile(
+    cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
+) -> dict[str, Any]:
+    classes = classes_from(cases, measured)
+    nearest = nearest_to_cpu(key)
+    threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
+    return {
+        "format": 1,
+        "name": "calibrated",
+        "kind": "cpu",
+        "description": f"{key.model}, {threads}, measured",
+        "provenance": {
+            "date": datetime.date.today().isoformat(),
+            "device": f"{key.model}, {threads}",
+            "how": f"tf-amp calibrate, {seconds:.0f} seconds",
+            "tensorflow": tf.__version__,
+        },
+        "device": str(key),
+        "extends": nearest,
+        "scale": _scale(measured, DeviceProfile.load(nearest)),
+        "roofline": roofline_from(classes),
+        "classes": classes,
+    }
+
+
+def _scale(measured: Measurements, other: DeviceProfile) -> float:
+    """Return how many times as long this device takes as the ``other``."""
+    ratios = [
+        seconds / grid.seconds(point)
+        for (op_class, dtype, point), seconds in measured.items()
+        if (grid := other.grid(op_class, dtype)) is not None
+    ]
+    return statistics.median(ratios) if ratios else 1.0
+
+
+def classes_from(
+    cases: Sequence[Case], measured: Mapping[tuple[str, str, Point], float]
+) -> dict[str, Any]:
+    """Return the "classes" entry of a profile.
+
+    A point that was too large to measure is extended from its measured neighbors in
+    proportion to its size; one that the clock could not tell from nothing takes no
+    longer than the next larger one. A class that lacks any other point is left out.
+    """
+    classes: dict[str, Any] = {}
+    for case in cases:
+        for dtype in sorted({key[1] for key in measured if key[0] == case.op_class}):
+            if case.label not in (None, dtype):
+                continue
+            seconds = _filled(case, dtype, measured)
+            if seconds is None:
+                continue
+            axes = {axis: list(sizes) for axis, sizes in case.axes.items()}
+            entry = classes.setdefault(case.op_class, {"axes": axes, "seconds": {}})
+            entry["seconds"][dtype] = [_rounded(value) for value in seconds]
+    return classes
+
+
+def _filled(
+    case: Case, dtype: str, measured: Mapping[tuple[str, str, Point], float]
+) -> list[float] | None:
+    axes = [list(sizes) for sizes in case.axes.values()]
+    here: dict[Point, float] = {}
+    for point in product(*axes):
+        seconds = measured.get((case.op_class, dtype, point))
+        if seconds is None and case.fits(point):
+            seconds = _least_larger(case, dtype, point, measured)
+            if seconds is None:
+                return None
+        here[point] = _extended(point, axes, here) if seconds is None else seconds
+    lengths, found = [len(axis) for axis in axes], list(here.values())
+    if {"m", "n"} <= case.axes.keys():
+        found = no_slower_than_parts(case.axes, found)
+    return monotone(lengths, found)
+
+
+def _least_larger(
+    case: Case,
+    dtype: str,
+    point: Point,
+    measured: Mapping[tuple[str, str, Point], float],
+) -> float | None:
+    """Return what the fastest measured point takes that is larger; None of none."""
+    return min(
+        (
+            seconds
+            for (op_class, name, other), seconds in measured.items()
+            if (op_class, name) == (case.op_class, dtype)
+            and all(large >= small for large, small in zip(other, point, strict=True))
+        ),
+        default=None,
+    )
+
+
+def _extended(
+    point: Point, axes: Sequence[Sequence[int]], known: Mapping[Point, float]
+) -> float:
+    """Return the geometric mean of what the next smaller neighbors suggest."""
+    logs = []
+    for axis, size in enumerate(point):
+        position = axes[axis].index(size)
+        if position:
+            smaller = axes[axis][position - 1]
+            neighbor = (*point[:axis], smaller, *point[axis + 1 :])
+            logs.append(math.log(known[neighbor] * size / smaller))
+    return math.exp(sum(logs) / len(logs))
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.3g}")
+
+
+def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the "roofline" entry: the rates that the measured classes reached.
+
+    Raises:
+      NotMeasurableError: what it is made of takes no more than noise.
+    """
+    if missing := sorted({"matmul", "AddV2"} - classes.keys()):
+        raise NotMeasurableError(
+            f"Nothing is kept: {' and '.join(missing)} could not be told from noise. "
+            "Let the machine do nothing else, or give more --seconds."
+        )
+    matmul, addition = classes["matmul"], classes["AddV2"]
+    # Bandwidth as ops of a usual size see it.
+    usual = _nearest(addition["axes"]["elements"], 1 << 20)
+    return {
+        "overhead_seconds": min(addition["seconds"]["float32"]),
+        "matrix_flops": {
+            dtype: max(_rates(matmul, seconds, flops=2.0))
+            for dtype, seconds in matmul["seconds"].items()
+        },
+        "vector_flops": {
+            dtype: max(_rates(addition, seconds))
+            for dtype, seconds in addition["seconds"].items()
+        },
+        "bytes_per_second": {
+            dtype: _rates(addition, seconds)[usual] * 3 * DTYPE_BYTES[dtype]
+            for dtype, seconds in addition["seconds"].items()
+        },
+        "slowdown": {},
+    }
+
+
+def _nearest(sizes: Sequence[int], size: int) -> int:
+    return min(range(len(sizes)), key=lambda index: abs(sizes[index] - size))
+
+
+def _rates(
+    entry: Mapping[str, Any], seconds: Sequence[float], flops: float = 1.0
+) -> list[float]:
+    """Return what each point of a class does per second."""
+    points = product(*entry["axes"].values())
+    return [
+        _rounded(flops * math.prod(point) / here)
+        for point, here in zip(points, seconds, strict=True)
+    ]

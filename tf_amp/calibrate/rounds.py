@@ -1,0 +1,335 @@
+"""Time every point of every case, in rounds, within the time that there is.
+
+One op is timed by turns of a chain, of which the median counts: what disturbs a
+program's ops now and then is part of its step. What the clock cannot tell from nothing
+in a round is no reading.
+
+Time ops inside a graph, on the present device.
+
+An op is run several times in a row, each run waiting for the one before, on inputs held
+in variables; the same graph without the op is timed in turn with it and subtracted.
+TensorFlow's graph optimizations are off, so that the op stays as written, while
+oneDNN's rewriting of kernels happens as in any program. What is timed, how often and
+which of the figures counts is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from grappler_pass.cached_attributes import cached_attribute
+from tf_amp.calibrate.cases import Build, Case, Point, points_of
+from tf_amp.compare.alternation import error_of_median
+from tf_amp.run import progress
+from tf_amp.run.graph_run import elapsed, quiet_config
+
+# (op class, dtype or cast, point) -> seconds.
+Measurements = dict[tuple[str, str, Point], float]
+# The same for each round.
+Rounds = dict[tuple[str, str, Point], list[float]]
+
+
+def medians_of(rounds: Rounds) -> Measurements:
+    """Return the median of all rounds for each point."""
+    return {place: statistics.median(seconds) for place, seconds in rounds.items()}
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often one op is timed: at least ``least`` times, for about ``seconds``."""
+
+    seconds: float
+    least: int = 4
+
+
+_FIRST_TURNS = Turns(seconds=0.004, least=3)
+_LATER_TURNS = Turns(seconds=0.02, least=5)
+# By how much a later measurement takes longer than the first, at most.
+_MORE_TURNS = _LATER_TURNS.seconds / _FIRST_TURNS.seconds
+_BASIC_CLASSES = frozenset({"AddV2", "matmul"})
+# What is needed is measured again so often where a busy machine hides it.
+_MOST_TRIES = 8
+_INPUT_SETS = 2
+# What is subtracted must not be a disturbed one.
+_BASE_RUNS = 12
+
+
+def measure_cases(
+    cases: Sequence[Case],
+    dtypes: Sequence[str],
+    seconds: float,
+) -> Measurements:
+    """Time every point of every case, again and again while time is left.
+
+    The median of all rounds counts. Cases come in the order given, so that the first
+    are the last to be missing. What may take longer than the time that is left is not
+    begun: what was never measured as long as the dearest so far, the rest as long as
+    before.
+    """
+    start = time.perf_counter()
+    total = int(seconds) if math.isfinite(seconds) else None
+    items = [(case, point) for case in cases for point in points_of(case)]
+    dearest, longest = 0.0, [0.0] * len(items)
+    found: Rounds = {}
+    for turns in itertools.chain([_FIRST_TURNS], itertools.repeat(_LATER_TURNS)):
+        first = turns is _FIRST_TURNS
+        for number, (case, point) in enumerate(items):
+            begin = time.perf_counter() - start
+            fits = begin + (dearest if first else longest[number]) < seconds
+            if not (fits or first):
+                return medians_of(found)
+            # The roofline needs the basic classes, whatever they take.
+            if not (fits or case.op_class in _BASIC_CLASSES):
+                continue
+            progress.report(f"calibrating {case.op_class}", int(begin), total)
+            measure_into(found, case, point, dtypes, turns)
+            took = time.perf_counter() - start - begin
+            dearest = max(dearest, took)
+            longest[number] = took * (_MORE_TURNS if first else 1.0)
+    return medians_of(found)
+
+
+def measure_into(
+    found: Rounds,
+    case: Case,
+    point: Point,
+    dtypes: Sequence[str],
+    turns: Turns,
+) -> None:
+    """Time ``case`` at ``point`` in each dtype, and add what it takes."""
+    for name in dtypes if case.label is None else (case.label,):
+        source = name.split(">")[0]
+        if source not in dtypes or name.split(">")[-1] not in dtypes:
+            continue
+        place = (case.op_class, name, point)
+        is_needed = case.op_class in _BASIC_CLASSES and place not in found
+        again = [_LATER_TURNS] * _MOST_TRIES if is_needed else []
+        for each in (turns, *again):
+            seconds = _measured(case, point, source, each)
+            if seconds is not None:
+                found.setdefault(place, []).append(seconds)
+                break
+
+
+def _measured(case: Case, point: Point, dtype: str, turns: Turns) -> float | None:
+    """Return seconds of one call in ``dtype``.
+
+    None where there is no such kernel, or its seconds are no more than noise.
+    """
+    try:
+        reading = _reading(case.build, case, point, dtype, turns)
+        if reading is not None and case.minus is not None:
+            less = _reading(case.minus, case, point, dtype, turns)
+            reading = less and reading.minus(less)
+    except (tf.errors.OpError, TypeError, ValueError):
+        return None
+    return reading and reading.seconds
+
+
+def _reading(
+    build: Build, case: Case, point: Point, dtype: str, turns: Turns
+) -> Reading | None:
+    kept = tf.as_dtype(dtype).as_numpy_dtype
+    with timing_graph("/CPU:0") as graph:
+        # Ones and a bit: no denormals, and defined under logarithm and root.
+        sets = [
+            graph.hold([np.full(shape, 1.125, kept) for shape in case.shapes(point)])
+            for _ in range(_INPUT_SETS)
+        ]
+        chain = graph.chain(
+            lambda inputs: build(*inputs, point=point).op, sets, _length(case, point)
+        )
+        graph.fill()
+        chain.run()
+        chain.bases += [elapsed(chain.base) for _ in range(_BASE_RUNS)]
+        end = time.perf_counter() + turns.seconds
+        while len(chain.runs) < turns.least or time.perf_counter() < end:
+            chain.turn()
+    return chain.reading()
+
+
+def _length(case: Case, point: Point) -> int:
+    elements = sum(math.prod(shape) for shape in case.shapes(point))
+    guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
+    return chain_length(guess)
+
+
+# A run of a chain takes long against the cost of starting it, and so long that the
+# threads of one op do not share a core, as they often do at first: products of 0.4 ms,
+# run one at a time, took 1 ms in 6 of 10 measurements, and never in chains of 6 ms, nor
+# do they in a step (2 cores of a virtual machine).
+_CHAIN_SECONDS = 5e-3
+_LONGEST_CHAIN = 16
+# Fewer times of one thing are no reading of it.
+_FEWEST_TIMES = 3
+# Standard errors that a difference must exceed to be more than noise.
+_BEYOND_NOISE = 2.0
+
+Call = Callable[[Sequence[Any]], Any]
+
+
+class Reading(NamedTuple):
+    """What something takes.
+
+    Attributes:
+      seconds: the median of several times.
+      error: the standard error of that, in seconds.
+    """
+
+    seconds: float
+    error: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Reading | None:
+        """Return the reading of several times; None of too few."""
+        if len(times) < _FEWEST_TIMES:
+            return None
+        return cls(statistics.median(times), error_of_median(times))
+
+    def minus(self, other: Reading) -> Reading | None:
+        """Return the difference; None where it is no more than noise."""
+        error = math.hypot(self.error, other.error)
+        difference = self.seconds - other.seconds
+        return (
+            Reading(difference, error) if difference > _BEYOND_NOISE * error else None
+        )
+
+
+def chain_length(seconds: float) -> int:
+    """Return how many runs of an op to time at once that takes about so long."""
+    return max(1, min(int(_CHAIN_SECONDS / max(seconds, 1e-9)), _LONGEST_CHAIN))
+
+
+class Chain:
+    """Runs of one op in a row, and the same graph without them.
+
+    Attributes:
+      length: how many runs.
+      runs: seconds of all of them, by turn.
+      bases: seconds without them.
+    """
+
+    def __init__(self, session: Any, last: Any, base: Any, length: int) -> None:
+        """Take the last of `length` runs, and what comes before the first."""
+        self._session = session
+        self._last = last
+        self._base = base
+        self.length = length
+        self.runs: list[float] = []
+        self.bases: list[float] = []
+
+    @cached_attribute
+    def run(self) -> Callable[[], object]:
+        """All runs of the op."""
+        return self._session.make_callable(self._last)  # type: ignore[no-any-return]
+
+    @cached_attribute
+    def base(self) -> Callable[[], object]:
+        """What it takes to start and end, without the op."""
+        return self._session.make_callable(self._base)  # type: ignore[no-any-return]
+
+    def turn(self) -> None:
+        """Run the op and its base once, and note the seconds."""
+        self.runs.append(elapsed(self.run))
+        self.bases.append(elapsed(self.base))
+
+    def reading(self) -> Reading | None:
+        """Return what one execution of the op takes; None where that is noise."""
+        runs, bases = Reading.of(self.runs), Reading.of(self.bases)
+        whole = runs.minus(bases) if runs and bases else None
+        return whole and Reading(whole.seconds / self.length, whole.error / self.length)
+
+
+class TimingGraph:
+    """A graph that inputs and chains of ops are added to, with its Session.
+
+    What reads an input is added before the input is filled: TensorFlow warns of ops
+    that get a reader after they were run.
+    """
+
+    def __init__(self, graph: tf.Graph, session: Any, device: str) -> None:
+        """Take an empty graph and its Session; see `timing_graph`."""
+        self._graph = graph
+        self._session = session
+        self._device = device
+        self._held = 0
+        self._fed: list[Any] = []
+        self._fills: list[Any] = []
+        self._arrays: list[Any] = []
+
+    def hold(self, arrays: Sequence[Any]) -> list[Any]:
+        """Add variables for arrays, and return the tensors that read them."""
+        with self._building():
+            return [self._variable(array) for array in arrays]
+
+    def fill(self) -> None:
+        """Put the arrays into the variables that were added since the last time."""
+        with self._building():
+            filled = tf.group(*self._fills)
+        self._session.make_callable(filled, feed_list=self._fed)(*self._arrays)
+        self._fed, self._fills, self._arrays = [], [], []
+
+    def constants(self, arrays: Sequence[Any]) -> list[Any]:
+        """Put small arrays into the graph itself."""
+        with self._building():
+            return [tf.constant(array) for array in arrays]
+
+    def chain(self, call: Call, sets: Sequence[Sequence[Any]], length: int) -> Chain:
+        """Return so many runs of an op in a row, which take the sets of inputs in turn.
+
+        `call` makes the op from one set, of tensors from `hold` and `constants`.
+        """
+        used = sets[:length]
+        with self._building():
+            with self._graph.control_dependencies(
+                [tensor.op for tensors in used for tensor in tensors]
+            ):
+                base = last = tf.no_op()
+            for index in range(length):
+                with self._graph.control_dependencies([last]):
+                    last = call(used[index % len(used)])
+        return Chain(self._session, last, base, length)
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[None]:
+        with self._graph.as_default(), self._graph.device(self._device):
+            yield
+
+    def _variable(self, array: Any) -> Any:
+        """Add a variable, and return what reads it."""
+        self._held += 1
+        fed = tf.compat.v1.placeholder(array.dtype, array.shape)
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=fed.dtype, shape=fed.shape, shared_name=f"held{self._held}"
+        )
+        self._fed.append(fed)
+        self._fills.append(tf.raw_ops.AssignVariableOp(resource=handle, value=fed))
+        self._arrays.append(array)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=fed.dtype)
+
+
+@contextlib.contextmanager
+def timing_graph(device: str) -> Iterator[TimingGraph]:
+    """Open a Session of its own; what it holds is freed at the end.
+
+    With its first run that takes about 2 ms, as it does to add an op to one that is
+    open and run that (median of 20, two CPU cores).
+    """
+    graph = tf.Graph()
+    config = quiet_config()
+    config.inter_op_parallelism_threads = 1
+    session = tf.compat.v1.Session(graph=graph, config=config)
+    try:
+        yield TimingGraph(graph, session, device)
+    finally:
+        session.close()

@@ -1,7 +1,0 @@
-"""Measure the present device, so that decisions are priced by what they cost here."""
-
-from tf_amp.measuring.device_profile.cases import COARSE, Sizes
-from tf_amp.measuring.device_profile.profiling import calibrate
-from tf_amp.measuring.device_profile.rounds import measure_cases, measure_into
-
-__all__ = ["COARSE", "Sizes", "calibrate", "measure_cases", "measure_into"]

@@ -1,1 +1,0 @@
-"""A copy of a graph, run for its time only."""

@@ -1,1 +1,0 @@
-"""A program's own steps in float32 and in 16 bits, compared."""

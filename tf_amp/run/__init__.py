@@ -1,0 +1,1 @@
+"""Run a copy of a graph by itself, with private variables and no effects."""

@@ -1,0 +1,188 @@
+"""Have a graph report its tensors while it runs, wherever it runs.
+
+Before   a --> b, c
+After    a --> record (Python);  a --> Identity(waits for record) --> b, c
+
+Records are made in the loop or branch that the tensor is in, so that what does not run
+is not seen. Results stay what they are, bit by bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.type_slots import FLOAT32
+from grappler_pass.graph.view import split_input
+from grappler_pass.rewriting.named_graphs import name_in, texts_of
+from tf_amp.run.graph_copy import Array
+
+# In the names of the nodes that are added.
+RECORDER = "tf_amp_record"
+# Gets the values of a tensor, one run after another, on any thread.
+Receiver = Callable[[Array], None]
+
+
+class Recorder:
+    """A Python function that graphs call; it must live as long as they run."""
+
+    def __init__(self) -> None:
+        """Know of no receiver yet."""
+        self._receivers: dict[int, Receiver] = {}
+        self._numbers = itertools.count()
+        # TensorFlow keeps the function while it keeps the graph that it is in.
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            number = tf.compat.v1.placeholder(tf.int64, [])
+            value = tf.compat.v1.placeholder(tf.float32)
+            call = tf.numpy_function(self._record, [number, value], [], name=RECORDER)
+        self._call: NodeDef = call.node_def
+
+    def _record(self, number: Array, value: Array) -> None:
+        self._receivers[int(number)](value)
+
+    def number_of(self, receiver: Receiver) -> int:
+        """Return the number that the function hands values on to a receiver by."""
+        number = next(self._numbers)
+        self._receivers[number] = receiver
+        return number
+
+    def node(
+        self, name: str, device: str, number: str, value: str, *, dtype: int = FLOAT32
+    ) -> NodeDef:
+        """Return a node that calls the function with a tensor's number, and the tensor.
+
+        Both are inputs as strings; of the tensor come device and DataType.
+        """
+        made = NodeDef(
+            name=name, op=self._call.op, device=_host(device), input=[number, value]
+        )
+        for key in ("token", "Tin", "Tout", "is_async"):
+            if key in self._call.attr:
+                made.attr[key].CopyFrom(self._call.attr[key])
+        made.attr["Tin"].list.type[1] = dtype
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """A tensor to record.
+
+    Attributes:
+      receiver: of its values.
+      text: its name in the graph: `node`, or `node:output`.
+      dtype: of its values, DataType enum.
+      holder: op that reads the values, of a handle or a reference; empty of a tensor.
+      in_loop: whether it is made in the frame of a loop.
+    """
+
+    receiver: Receiver
+    text: str
+    dtype: int = FLOAT32
+    holder: str = ""
+    in_loop: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """What to record of a graph.
+
+    `begin` receives zero as a run begins, before all else; None: nobody does. Values
+    enter loops from outside of any through the nodes named.
+    """
+
+    taps: tuple[Tap, ...]
+    begin: Receiver | None = None
+    loops: frozenset[str] = frozenset()
+
+
+READ, DEREFERENCE = "ReadVariableOp", "Identity"
+
+
+def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> GraphDef:
+    """Return a copy of a graph that reports some of its tensors.
+
+    Whoever else reads a variable's handle, to change it as well, waits for the record.
+    What the graph does not hold, or read, is left out.
+    """
+    recording = copy.deepcopy(graph_def)
+    nodes = {node.name: node for node in graph_def.node}
+    read = {text for node in graph_def.node for text in texts_of(node)}
+    instead: dict[str, str] = {}
+    # In a function that is placed already every node must name its whole device.
+    device = next((node.device for node in graph_def.node if node.device), "")
+    added = _beginning(records, recorder, device)
+    begin = added[-1].name if added else ""
+    for tap in records.taps:
+        producer, text = nodes.get(name_in(tap.text)), tap.text.removesuffix(":0")
+        if producer is not None and text in read:
+            added.extend(_recording_nodes(tap, producer, recorder, begin))
+            instead[text] = added[-1].name
+    for node in recording.node:
+        node.input[:] = [instead.get(text, text) for text in texts_of(node)]
+        if begin and node.name in records.loops:
+            node.input.append(f"^{begin}")
+    recording.node.extend(added)
+    return recording
+
+
+def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDef]:
+    """Return the nodes that report that a run begins; the last one does so."""
+    if records.begin is None:
+        return []
+    place = recorder.number_of(records.begin)
+    number = _constant(f"{RECORDER}_begin/number", np.int64(place), device)
+    value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
+    name = f"x/{RECORDER}_begin"
+    return [number, value, recorder.node(name, device, number.name, value.name)]
+
+
+def _constant(name: str, value: np.generic, device: str) -> NodeDef:
+    constant = NodeDef(name=name, op="Const", device=_host(device))
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
+    return constant
+
+
+def _recording_nodes(
+    tap: Tap, producer: NodeDef, recorder: Recorder, begin: str
+) -> Iterator[NodeDef]:
+    """Yield the nodes that report a tensor; the last one hands it on."""
+    name, output = split_input(tap.text)
+    device, stem = producer.device, f"{name}/{RECORDER}_{output}"
+    place = recorder.number_of(tap.receiver)
+    number = _constant(f"{stem}/number", np.int64(place), device)
+    # Waiting for the tensor puts the constant into the right loop or branch.
+    number.input.append(f"^{name}")
+    if begin and not tap.in_loop:
+        number.input.append(f"^{begin}")
+    yield number
+    value = tap.text
+    if tap.holder:
+        value = f"{stem}/value"
+        read = NodeDef(name=value, op=tap.holder, device=device, input=[tap.text])
+        read.attr["dtype" if tap.holder == READ else "T"].type = tap.dtype
+        yield read
+    record = f"{stem}/record"
+    yield recorder.node(record, device, number.name, value, dtype=tap.dtype)
+    op = "RefIdentity" if tap.holder == DEREFERENCE else "Identity"
+    inputs = [tap.text, f"^{record}"]
+    passed = NodeDef(name=stem, op=op, device=device, input=inputs)
+    passed.attr["T"].type = _RESOURCE if tap.holder == READ else tap.dtype
+    yield passed
+
+
+_RESOURCE = tf.resource.as_datatype_enum
+
+
+def _host(device: str) -> str:
+    """Return the CPU beside a device."""
+    before, slash, last = device.rpartition("/")
+    return f"{before}{slash}device:CPU:0" if last else "/device:CPU:0"

@@ -1,0 +1,273 @@
+"""What becomes of each node when a graph is run for its time only.
+
+What computes runs as it is; what brings data in from outside is replaced by synthetic
+tensors; what acts on the outside is left out. The ops' definitions say which is which:
+an op that does not declare itself stateful computes.
+
+What neighbors show of data that is made up: its shape, and what integers may be.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+from tensorflow.core.framework import op_def_pb2, types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.functions.conversion import library_of
+from grappler_pass.graph.op_table import (
+    CALL_OPS,
+    FORWARDING_OPS,
+    INPUT_OPS,
+    LOOK_OPS,
+    MERGE_OPS,
+    READ_OPS,
+    REF_VARIABLE_OPS,
+    RESULT_OPS,
+    VIEW_OPS,
+)
+from grappler_pass.graph.op_traits import is_random, is_update
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
+from grappler_pass.graph.type_slots import op_def_of
+from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.walks import function_attrs
+
+OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
+
+
+class Role(enum.Enum):
+    """What a node is in the sandbox."""
+
+    COMPUTE = "runs as it is"
+    PASS = "hands its first input on"
+    HANDLE = "the handle of a variable, replaced by a private one's"
+    VARIABLE = "holds its value itself; a private one of the same type"
+    SOURCE = "left out, with synthetic tensors in place of its outputs"
+
+
+# Their resource may be the handle of a variable.
+HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
+# These only watch what goes through; a made-up value must not stop the step.
+_WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
+# Their OpDefs claim that they have no state, and yet they reach out of the graph.
+_UNDECLARED: Mapping[str, Role] = {
+    "Abort": Role.SOURCE,
+    "DebugIdentity": Role.PASS,
+    "DebugIdentityV2": Role.PASS,
+    "DebugIdentityV3": Role.PASS,
+    "DebugNanCount": Role.SOURCE,
+    "DebugNumericSummary": Role.SOURCE,
+    "DebugNumericSummaryV2": Role.SOURCE,
+    "MatchingFiles": Role.SOURCE,
+    "PyFuncStateless": Role.SOURCE,
+    "ReadFile": Role.SOURCE,
+    "XlaLaunch": Role.SOURCE,
+}
+# What a caller brings in or takes away; a default is computed.
+_OUTSIDE = (INPUT_OPS | RESULT_OPS) - {"PlaceholderWithDefault"}
+# Stateful, but the state is a private variable, or lives no longer than one step.
+_PRIVATE_STATE = (
+    READ_OPS
+    | LOOK_OPS
+    | frozenset(
+        """DestroyTemporaryVariable IsVariableInitialized RngReadAndSkip RngSkip
+    StackCloseV2 StackPopV2 StackPushV2 StackV2 TemporaryVariable""".split()
+    )
+)
+_PRIVATE_STATE_PREFIXES = ("TensorArray", "CudnnRNN")
+# Ops that do what the functions they call do, and nothing else.
+_CALLS = CALL_OPS.keys() | {"MapDefun"}
+
+
+def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
+    """Return what finds the role of each node of `graph_def`."""
+    library = library_of(graph_def)
+    harmless: dict[str, bool] = {}
+
+    def role_of(node: NodeDef) -> Role:
+        if node.op not in _CALLS and node.op not in library:
+            return role_of_op(node.op)
+        called = all(map(is_harmless, _called_by(node)))
+        return Role.COMPUTE if called else Role.SOURCE
+
+    def is_harmless(name: str) -> bool:
+        """Return whether all that a function does may be done in the sandbox."""
+        if name not in harmless:
+            harmless[name] = True  # a recursive call adds nothing
+            function = library.get(name)
+            harmless[name] = function is not None and all(
+                role_of(node) is Role.COMPUTE for node in function.node_def
+            )
+        return harmless[name]
+
+    return role_of
+
+
+@functools.cache
+def role_of_op(op: str) -> Role:
+    """Return the role of an op that calls no function."""
+    if op in REF_VARIABLE_OPS:
+        return Role.VARIABLE
+    if op in _WATCHING:
+        return Role.PASS
+    if op in _UNDECLARED:
+        return _UNDECLARED[op]
+    if op == "VarHandleOp":
+        return Role.HANDLE
+    op_def = op_def_of(op)
+    if op_def is None or op in _OUTSIDE or _takes_functions(op_def):
+        return Role.SOURCE
+    if _reads_text(op_def):
+        return Role.SOURCE
+    if op_def.is_stateful or _has_reference(op_def):
+        return Role.COMPUTE if _has_private_state(op, op_def) else Role.SOURCE
+    return Role.COMPUTE
+
+
+def _has_private_state(op: str, op_def: op_def_pb2.OpDef) -> bool:
+    if op in _PRIVATE_STATE or op.startswith(_PRIVATE_STATE_PREFIXES):
+        return True
+    makes_handle = any(arg.type in OPAQUE for arg in op_def.output_arg)
+    return is_update(op) or (is_random(op) and not makes_handle)
+
+
+def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
+    """Return whether an op hands on or takes a v1 handle that is no variable's."""
+    fixed = (types_pb2.DT_STRING, *OPAQUE)
+    args = (*op_def.input_arg, *op_def.output_arg)
+    return any(arg.is_ref and arg.type in fixed for arg in args)
+
+
+def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
+    """Return whether numbers are made of strings, which cannot be made up."""
+    takes = any(arg.type == types_pb2.DT_STRING for arg in op_def.input_arg)
+    makes = any(arg.type != types_pb2.DT_STRING for arg in op_def.output_arg)
+    return takes and makes
+
+
+def _takes_functions(op_def: op_def_pb2.OpDef) -> bool:
+    """Return whether an op calls functions that its attributes name."""
+    return any(attr.type in ("func", "list(func)") for attr in op_def.attr)
+
+
+def _called_by(node: NodeDef) -> list[str]:
+    """Name the functions that a node calls, itself if it is a call by name."""
+    named = [node.op] if op_def_of(node.op) is None else []
+    return [*named, *(function.name for function in function_attrs(node))]
+
+
+# Ops whose output holds values of these inputs, moved but not changed (or by an
+# offset that is only for negative ones).
+_PASS = (
+    FORWARDING_OPS
+    | MERGE_OPS
+    | VIEW_OPS
+    | frozenset(
+        """AddV2 BroadcastTo Cast ConcatV2 Maximum Minimum Pack ReadVariableOp Select
+        SelectV2 StridedSlice Tile Transpose Unpack""".split()
+    )
+)
+# Ops with results of unknown shape that have, as a rule, the shape of this input.
+_SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
+
+
+def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
+    """Return the shape of a port, or what a neighbor shows of it; None: unknown."""
+    shape = known_shape(shapes, view, port)
+    node = view.nodes[port.node]
+    if shape is None and node.op in _SHAPED_LIKE:
+        shape = known_shape(shapes, view, node.inputs[_SHAPED_LIKE[node.op]])
+    for reader in view.readers(port):
+        if shape is None and view.nodes[reader.node].op == "EnsureShape":
+            shape = known_shape(shapes, view, Port(reader.node, 0))
+    return shape
+
+
+def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
+    """Return what integers at a port must be less than, where a reader shows it."""
+    bounds: dict[Port, int] = {}
+    for port, bound in _bounds_from_readers(view, shapes):
+        waiting = [port]
+        while waiting:
+            port = waiting.pop()
+            if bounds.get(port, bound + 1) <= bound:
+                continue
+            bounds[port] = bound
+            node = view.nodes[port.node]
+            if node.op in _PASS:
+                waiting.extend(node.inputs)
+    return bounds
+
+
+def _bounds_from_readers(view: GraphView, shapes: Shapes) -> Iterator[tuple[Port, int]]:
+    for node in view.nodes:
+        if node.op not in _INDEXED:
+            continue
+        position, bound_of = _INDEXED[node.op]
+        bound = bound_of(view, shapes, node)
+        if bound:
+            yield node.inputs[position], bound
+
+
+def _rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+    """Return how many rows a gather chooses from."""
+    shape = known_shape(shapes, view, node.inputs[0])
+    axis = _constant(view, node.inputs[2]) if len(node.inputs) > 2 else 0
+    if not shape or axis is None or not -len(shape) <= axis < len(shape):
+        return None
+    return shape[axis]
+
+
+def _variable_rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+    """Return how many rows the variable behind a handle has."""
+    handle = view.nodes[node.inputs[0].node]
+    while handle.op in FORWARDING_OPS:
+        handle = view.nodes[handle.inputs[0].node]
+    attrs = handle.proto.attr
+    if handle.op == "VarHandleOp":
+        shape = shape_from_proto(attrs["shape"].shape)
+    elif "_handle_shapes" in attrs and attrs["_handle_shapes"].list.shape:
+        shape = shape_from_proto(attrs["_handle_shapes"].list.shape[0])
+    else:
+        return None
+    return shape[0] if shape else None
+
+
+def _classes(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+    shape = known_shape(shapes, view, node.inputs[0])
+    return shape[-1] if shape else None
+
+
+def _second(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+    return _constant(view, node.inputs[1])
+
+
+def _third(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+    return _constant(view, node.inputs[2])
+
+
+_Bound = Callable[[GraphView, Shapes, Node], "int | None"]
+# Op -> which input is the index, and what it must be less than.
+_INDEXED: Mapping[str, tuple[int, _Bound]] = {
+    "Gather": (1, _rows),
+    "GatherV2": (1, _rows),
+    "OneHot": (0, _second),
+    "ResourceGather": (1, _variable_rows),
+    "ResourceScatterAdd": (1, _variable_rows),
+    "ResourceScatterSub": (1, _variable_rows),
+    "ResourceScatterUpdate": (1, _variable_rows),
+    "SparseSoftmaxCrossEntropyWithLogits": (1, _classes),
+    "UnsortedSegmentSum": (1, _third),
+}
+
+
+def _constant(view: GraphView, port: Port) -> int | None:
+    node = view.nodes[port.node]
+    if node.op != "Const":
+        return None
+    value = tensor_util.MakeNdarray(node.proto.attr["value"].tensor)
+    return int(value.item()) if value.size == 1 else None

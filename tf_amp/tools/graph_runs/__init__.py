@@ -1,1 +1,0 @@
-"""Graphs of a program run once more, on values that are given."""
