@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import keras
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks.catalog import MODELS, MODES, entry
 from benchmarks.steps import build_model, step_of
@@ -44,7 +45,8 @@ def captured(first_call: Callable[[], object]) -> list[CapturedGraph]:
 
     def keep(graph_def: bytes, item: plugin.GrapplerItem) -> None:
         fetch, preserve = item.fetch, item.preserve
-        seen.append(CapturedGraph(graph_def, fetch, preserve, item.shapes()))
+        names = [node.name for node in GraphDef.FromString(graph_def).node]
+        seen.append(CapturedGraph(graph_def, fetch, preserve, item.shapes(names)))
 
     plugin.load(keep, ("CPU",))
     try:

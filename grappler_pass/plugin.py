@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import load_library
 
@@ -39,10 +38,9 @@ _Trampoline = ctypes.CFUNCTYPE(
 class GrapplerItem:
     """What TensorFlow says about a graph; valid only during the callback."""
 
-    def __init__(self, address: int, graph: bytes) -> None:
-        """Take the address of a TF_GrapplerItem and its serialized GraphDef."""
+    def __init__(self, address: int) -> None:
+        """Take the address of a TF_GrapplerItem."""
         self._address: int | None = address
-        self._graph = graph
 
     @property
     def preserve(self) -> tuple[str, ...]:
@@ -54,13 +52,12 @@ class GrapplerItem:
         """Names of the nodes whose outputs are read."""
         return _grappler_c_api.names_of(self._valid_address(), "FetchNodes")
 
-    def shapes(self) -> Shapes:
-        """Infer the static shapes of every node.
+    def shapes(self, node_names: Sequence[str]) -> Shapes:
+        """Infer the static shapes of nodes.
 
         Where TensorFlow cannot infer any, a warning is logged and none are returned.
         """
         address = self._valid_address()
-        node_names = [node.name for node in GraphDef.FromString(self._graph).node]
         try:
             return shapes_from_grappler_item(address, node_names)
         except _grappler_c_api.GrapplerApiError as error:
@@ -131,7 +128,7 @@ class _Bridge:
         optimize = self.optimize
         if optimize is None:
             return None
-        item = GrapplerItem(address, graph)
+        item = GrapplerItem(address)
         try:
             return optimize(graph, item)
         finally:

@@ -3,7 +3,7 @@
 A verdict is kept by the fingerprint of its graphs, so that steps are compared once, not
 in every process. What their profiled calls teach about prices is kept beside it.
 Grappler's second visit of a graph that has lost, which differs a little, does not come
-here: see `second_visits`.
+here: see `arriving_graphs`.
 
 What own steps have shown on each device: verdicts and lessons, in one JSON file.
 

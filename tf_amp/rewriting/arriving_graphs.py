@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 from absl.logging.converter import STANDARD_INFO
 
 from grappler_pass.annotations import STAMP
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.garbage import collection_paused
 from tf_amp.config import jobs, scope_registry
@@ -43,6 +44,8 @@ from tf_amp.tracing.stamp_reader import (
 )
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
     from grappler_pass.graph.shapes import Shapes
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite
@@ -55,8 +58,66 @@ if TYPE_CHECKING:
 _STAMP = STAMP.encode()
 
 
+class Arrival:
+    """A graph that TensorFlow passes: parsed once if at all, and serialized once.
+
+    Attributes:
+      data: the serialized GraphDef as it came.
+      grappler_item: what TensorFlow says of it; valid until it has been answered.
+    """
+
+    _changed: GraphDef | None = None
+    _serialized: bytes | None = None
+
+    def __init__(self, data: bytes, grappler_item: GrapplerItem) -> None:
+        """Begin with the graph as it came."""
+        self.data = data
+        self.grappler_item = grappler_item
+
+    @cached_attribute
+    def graph_def(self) -> GraphDef:
+        """The graph as it came; not to be written."""
+        from tensorflow.core.framework.graph_pb2 import GraphDef
+
+        return GraphDef.FromString(self.data)
+
+    @cached_attribute
+    def item(self) -> Item:
+        """What TensorFlow relies on."""
+        return _item_from_grappler(self.grappler_item)
+
+    @cached_attribute
+    def shapes(self) -> Shapes:
+        """The static shapes of every node."""
+        return self.grappler_item.shapes([node.name for node in self.graph_def.node])
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether another graph is to run than the one that came."""
+        return self._changed is not None
+
+    @property
+    def running(self) -> GraphDef:
+        """The graph that is to run by now; not to be written."""
+        return self.graph_def if self._changed is None else self._changed
+
+    def run(self, changed: GraphDef | None) -> None:
+        """Have another graph run; None: the same as before."""
+        if changed is not None:
+            self._changed, self._serialized = changed, None
+
+    @property
+    def running_data(self) -> bytes:
+        """The serialized graph that is to run by now."""
+        if self._changed is None:
+            return self.data
+        if self._serialized is None:
+            self._serialized = bytes(self._changed.SerializeToString())
+        return self._serialized
+
+
 class Given(NamedTuple):
-    """A graph as it arrives, with what its caller says of it.
+    """A graph to be rewritten, with what its caller says of it.
 
     Attributes:
       graph_def: the graph.
@@ -80,54 +141,51 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     if bypass.leaves_graphs_alone():
         return None
     with collection_paused():
-        return _after_all_steps(data, item)
+        arrival = Arrival(data, item)
+        for each in (*_PASSES, *host.current().passes):
+            with reporting(each.name, data, each.without):
+                arrival.run(each.apply(arrival))
+        return arrival.running_data if arrival.is_changed else None
 
 
-def _after_all_steps(data: bytes, item: GrapplerItem) -> bytes | None:
+def _rewritten(arrival: Arrival) -> GraphDef | None:
     from tf_amp.compare import call_sites
 
-    item_of = functools.partial(_item_from_grappler, item)
-    running = data
-    with reporting("read", data, "stays float32"):
-        if not call_sites.is_float32_instance():
-            running = _rewritten(data, item) or data
-    if running is data and not host.current().observers:
-        with reporting("unscale", data, "scales its loss in vain"):
-            running = unneeded_loss_scales.taken_out(data, item_of) or data
-    for step in host.current().steps:
-        with reporting(step.name, data, step.without):
-            running = step.apply(data, running, item_of) or running
-    return None if running is data else running
-
-
-def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
-    if _STAMP not in data and host.current().without_stamps() is None:
+    if call_sites.is_float32_instance():
         return None
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from tf_amp.compare import call_sites
-    from tf_amp.rewriting import second_visits
-
-    graph_def = GraphDef.FromString(data)
+    if _STAMP not in arrival.data and host.current().without_stamps() is None:
+        return None
+    graph_def = arrival.graph_def
     instance = call_sites.is_late()
-    visit = second_visits.key_of(graph_def, item.fetch, instance)
-    if second_visits.has_stayed_float32(visit) and not host.current().observers:
+    visit = key_of_visit(graph_def, arrival.grappler_item.fetch, instance)
+    if has_stayed_float32(visit) and not host.current().observers:
         return None
     if jobs.is_server():
         terms.adopt(terms_in(graph_def), graph_settings.check_config)
     given = Given(
         graph_def,
-        functools.partial(_item_from_grappler, item),
-        functools.cache(item.shapes),
-        host.current().dropped(data),
+        lambda: arrival.item,
+        lambda: arrival.shapes,
+        host.current().dropped(arrival),
     )
     # Before anything can fail: what fails stays float32, too.
-    second_visits.note_float32(visit)
+    note_float32(visit)
     changed = rewritten_by_stamps(given)
-    if changed is None:
+    if changed is not None:
+        note_float32(None)
+    return changed
+
+
+def _unscaled(arrival: Arrival) -> GraphDef | None:
+    if arrival.is_changed or host.current().observers:
         return None
-    second_visits.note_float32(None)
-    return bytes(changed.SerializeToString())
+    return unneeded_loss_scales.taken_out(arrival)
+
+
+_PASSES = (
+    host.Pass("read", "stays float32", _rewritten),
+    host.Pass("unscale", "scales its loss in vain", _unscaled),
+)
 
 
 def _item_from_grappler(item: GrapplerItem) -> Item:
@@ -136,6 +194,35 @@ def _item_from_grappler(item: GrapplerItem) -> Item:
     # A Session names targets again.
     fetch = dict.fromkeys(name.partition(":")[0] for name in item.fetch)
     return Item(fetch=tuple(fetch), preserve=item.preserve)
+
+
+# TensorFlow's meta optimizer goes over each graph twice, on one thread. What has stayed
+# float32 at the first visit does so at the second, when a few nodes more are folded or
+# fused: it need not be planned again. Two graphs differ in the traces that their
+# operations are stamped with, in what asks for 16 bits in them, or in what is fetched.
+# What has stayed float32 last, and was visited once: `key`, if there is any.
+_visits = threading.local()
+
+
+def key_of_visit(
+    graph_def: GraphDef, fetch: Sequence[str], instance: Hashable
+) -> Hashable:
+    """Return what is alike in both visits of a graph, and of an instance of it."""
+    from tf_amp.compare.fingerprint import digest_of_products
+
+    stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
+    return digest_of_products(graph_def, {}), frozenset(stamps), tuple(fetch), instance
+
+
+def note_float32(key: Hashable) -> None:
+    """Remember until this thread's next visit what stays float32; None: nothing."""
+    _visits.key = key
+
+
+def has_stayed_float32(key: Hashable) -> bool:
+    """Return whether this is the second visit of a graph that has stayed float32."""
+    last, _visits.key = getattr(_visits, "key", None), None
+    return bool(key == last)
 
 
 def rewritten_by_stamps(given: Given) -> Any | None:

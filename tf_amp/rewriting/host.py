@@ -15,11 +15,14 @@ from tf_amp.latest import Latest
 from tf_amp.rewriting.resumed_plans import Memory
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
     from grappler_pass.graph.shapes import Shapes
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
+    from tf_amp.rewriting.arriving_graphs import Arrival
     from tf_amp.rewriting.compiled.uncompiled import WithoutXla
 
 # What receives graphs instead of their being rewritten; a graph that it returns runs.
@@ -28,6 +31,8 @@ Observer = Callable[
 ]
 # Gets a graph as given and as rewritten; what it returns runs.
 Placer = Callable[[Any, "Rewrite", "Item", "Shapes", "Settings"], "Rewrite"]
+# From a graph to the names of nodes that go back to float32, each with the reason.
+Dropped = Callable[["Arrival"], tuple[tuple[str, str], ...]]
 # Called with every graph that has been planned, whether it changed or not.
 Watcher = Callable[["Rewrite"], None]
 
@@ -36,19 +41,18 @@ _PLANS_KEPT = 256
 _MESSAGES_KEPT = 1024
 
 
-class Step(NamedTuple):
-    """What becomes of a graph after the pass, whether that has changed it or not.
+class Pass(NamedTuple):
+    """What may become of an arriving graph, in its turn.
 
     Attributes:
       name: the stage, for reports of failures.
-      without: what becomes of a graph where the step fails.
-      apply: gets the serialized graph as given, as it is to run by now, and what
-        returns what TensorFlow relies on; returns the graph to run, None for the same.
+      without: what becomes of a graph where the pass fails.
+      apply: returns the graph to run, None for the same.
     """
 
     name: str
     without: str
-    apply: Callable[[bytes, bytes, Callable[[], Item]], bytes | None]
+    apply: Callable[[Arrival], GraphDef | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +63,8 @@ class Host:
     counts, and of watchers all do.
 
     Attributes:
-      dropped: names the nodes of a serialized graph that go back to float32, each with
-        the reason.
-      steps: in their order.
+      dropped: names the nodes of a graph that go back to float32, each with the reason.
+      passes: those that follow the rewriting, in their order.
       skipped_steps: returns how many steps were skipped for gradients that are not
         finite; None where losses are not scaled, or where that cannot be read.
       without_stamps: returns the settings of a graph without stamps; None: it stays
@@ -76,8 +79,8 @@ class Host:
       plans: of the graphs that were changed in this process, oldest first.
     """
 
-    dropped: Callable[[bytes], tuple[tuple[str, str], ...]] = lambda data: ()
-    steps: tuple[Step, ...] = ()
+    dropped: Dropped = lambda arrival: ()
+    passes: tuple[Pass, ...] = ()
     without_stamps: Callable[[], str | None] = lambda: None
     skipped_steps: Callable[[], int | None] = lambda: None
     memory: Memory = dataclasses.field(default_factory=Memory)
@@ -109,8 +112,8 @@ def current() -> Host:
 
 
 def build(
-    dropped: Callable[[bytes], tuple[tuple[str, str], ...]],
-    steps: tuple[Step, ...],
+    dropped: Dropped,
+    passes: tuple[Pass, ...],
     without_stamps: Callable[[], str | None],
     skipped_steps: Callable[[], int | None],
 ) -> None:
@@ -119,7 +122,7 @@ def build(
     _host = dataclasses.replace(
         _host,
         dropped=dropped,
-        steps=steps,
+        passes=passes,
         without_stamps=without_stamps,
         skipped_steps=skipped_steps,
     )
@@ -128,7 +131,7 @@ def build(
 def forget() -> None:
     """Know nothing any more of the settings that were in force.
 
-    Functions traced under them still arrive, and take the same steps. Who takes part
+    Functions traced under them still arrive, and take the same passes. Who takes part
     for a while does so until it removes itself.
     """
     global _host

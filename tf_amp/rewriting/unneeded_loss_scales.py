@@ -7,7 +7,6 @@ without one. Only the user's own wish for a loss scale goes before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.annotations import SCALE
@@ -16,30 +15,29 @@ from tf_amp.config.peers import peers
 from tf_amp.tracing.stamp_reader import settings_in
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.view import Item
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from tf_amp.rewriting.arriving_graphs import Arrival
 
 
-def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
-    """Return a serialized GraphDef without loss scales; None where they are to stay.
+def taken_out(arrival: Arrival) -> GraphDef | None:
+    """Return a graph without loss scales; None where they are to stay.
 
     It is not going to be rewritten. What is returned counts as rewritten, so that it
     never goes to float16 without them.
     """
-    if SCALE.encode() not in data or _is_shared():
+    if SCALE.encode() not in arrival.data or _is_shared():
         return None
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
     from grappler_pass.rewriting.apply import is_rewritten, with_marks
     from grappler_pass.rewriting.loss_scales import without_loss_scales
 
-    graph_def = GraphDef.FromString(data)
+    graph_def = arrival.running
     if is_rewritten(graph_def) or _is_asked_for(graph_def) or _has_float16(graph_def):
         return None
-    changed = without_loss_scales(graph_def, item())
+    changed = without_loss_scales(graph_def, arrival.item)
     if changed is None:
         return None
-    marked = with_marks(changed, {node.name for node in changed.node})
-    return bytes(marked.SerializeToString())
+    return with_marks(changed, {node.name for node in changed.node})
 
 
 def _is_shared() -> bool:

@@ -107,23 +107,23 @@ def _build_host() -> None:
     has_stamps = private.CREATE_OP in private.installed()
     host.build(
         dropped=overflow_origin.float32_nodes,
-        steps=(
-            host.Step(
+        passes=(
+            host.Pass(
                 "compiled",
                 "calls compiled functions as prices prefer them",
                 instances.called_in_turn,
             ),
-            host.Step(
+            host.Pass(
                 "lighten",
                 "keeps a Switch in front of each variable",
                 finite_branches.lightened,
             ),
-            host.Step(
+            host.Pass(
                 "second try",
                 "leaves gradients that overflow as they are",
                 second_tries.added,
             ),
-            host.Step(
+            host.Pass(
                 "watch",
                 "does not show where it overflows",
                 overflow_origin.keeping_graph,

@@ -132,9 +132,10 @@ def test_a_graph_without_its_loss_scale_never_goes_to_float16():
     tf_amp.enable(dtype="float16")
     visits = []
 
-    def noting(data, item):
-        visits.append((data, rewritten := original(data, item)))
-        return rewritten
+    def noting(arrival):
+        changed = original(arrival)
+        visits.append((arrival.data, changed and changed.SerializeToString()))
+        return changed
 
     original, unneeded_loss_scales.taken_out = (
         unneeded_loss_scales.taken_out,

@@ -28,7 +28,8 @@ _FIT = """
         graph_def = GraphDef.FromString(data)
         if any(node.op == "MatMul" for node in graph_def.node):
             told = Item(fetch=item.fetch, preserve=item.preserve)
-            trial = Trial(graph_def, graph_def, told, item.shapes(), 0.0, 0.0)
+            shapes = item.shapes([node.name for node in graph_def.node])
+            trial = Trial(graph_def, graph_def, told, shapes, 0.0, 0.0)
             seen.append(fingerprint_of(trial))
 
     plugin.load(keep, ("CPU",))

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass import pipeline
-from tf_amp.rewriting import arriving_graphs, second_visits
+from tf_amp.rewriting import arriving_graphs
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
@@ -76,18 +76,18 @@ def _key(name: str, stamp: bytes, instance: bool = False) -> object:
     graph_def = tf.compat.v1.GraphDef()
     node = graph_def.node.add(name=name, op="MatMul")
     node.attr["_tf_amp"].s = stamp
-    return second_visits.key_of(graph_def, ("fetch",), instance)
+    return arriving_graphs.key_of_visit(graph_def, ("fetch",), instance)
 
 
 def test_only_the_next_visit_of_the_same_graph_is_the_second() -> None:
     key = _key("product", b"a:step:1")
-    second_visits.note_float32(key)
-    assert second_visits.has_stayed_float32(_key("product", b"a:step:1"))
-    assert not second_visits.has_stayed_float32(key)
+    arriving_graphs.note_float32(key)
+    assert arriving_graphs.has_stayed_float32(_key("product", b"a:step:1"))
+    assert not arriving_graphs.has_stayed_float32(key)
     for other in (
         _key("product", b"a:step:2"),
         _key("another", b"a:step:1"),
         _key("product", b"a:step:1", instance=True),
     ):
-        second_visits.note_float32(key)
-        assert not second_visits.has_stayed_float32(other)
+        arriving_graphs.note_float32(key)
+        assert not arriving_graphs.has_stayed_float32(other)

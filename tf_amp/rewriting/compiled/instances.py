@@ -6,29 +6,22 @@ each, since its own calls are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.view import Item
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from tf_amp.rewriting.arriving_graphs import Arrival
 
 
-def called_in_turn(
-    given: bytes, running: bytes, item: Callable[[], Item]
-) -> bytes | None:
-    """Return a serialized GraphDef that calls the instances whose turn it is.
+def called_in_turn(arrival: Arrival) -> GraphDef | None:
+    """Return a graph that calls the instances whose turn it is.
 
-    Args:
-      given: as TensorFlow has passed it.
-      running: as it is to run by now.
-      item: returns what TensorFlow relies on.
-
-    Returns:
-      None where it calls those already.
+    None where it calls those already.
     """
     from tf_amp.compare import call_sites
 
-    in_doubt = [n for n in call_sites.compiled_in_doubt() if n in running]
+    in_doubt = [n for n in call_sites.compiled_in_doubt() if n in arrival.data]
     if not in_doubt:
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -37,7 +30,7 @@ def called_in_turn(
     from grappler_pass.functions.conversion import called_by, library_of
     from tf_amp.compare import verdicts
 
-    graph_def = GraphDef.FromString(running)
+    graph_def = arrival.running
     library = library_of(graph_def)
     # By the graph itself, not by a function that it calls.
     called = {name for node in graph_def.node for name in called_by(node, library)}
@@ -50,6 +43,8 @@ def called_in_turn(
     }
     if not others:
         return None
-    for node in graph_def.node:
+    changed = GraphDef()
+    changed.CopyFrom(graph_def)
+    for node in changed.node:
         rename_functions(node, others)
-    return bytes(graph_def.SerializeToString())
+    return changed

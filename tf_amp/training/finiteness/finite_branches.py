@@ -9,34 +9,27 @@ branch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grappler_pass.annotations import FINITE_BRANCH
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.view import Item
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from tf_amp.rewriting.arriving_graphs import Arrival
 
 _NAME = FINITE_BRANCH.encode()
 
 
-def lightened(given: bytes, running: bytes, item: Callable[[], Item]) -> bytes | None:
-    """Return a serialized GraphDef with light branches; None where there are none.
-
-    Args:
-      given: as TensorFlow has passed it.
-      running: as it is to run by now.
-      item: returns what TensorFlow relies on.
-    """
-    if _NAME not in running:
+def lightened(arrival: Arrival) -> GraphDef | None:
+    """Return a graph with light branches; None where there are none."""
+    if _NAME not in arrival.data:
         return None
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
     from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
     from grappler_pass.rewriting.branches.known import without_known_branches
     from grappler_pass.rewriting.branches.switches import lighten_branches
 
-    before = graph_def = GraphDef.FromString(running)
+    before = graph_def = arrival.running
     for lighten in (lighten_branches, merge_equal_reads, without_known_branches):
-        graph_def = lighten(graph_def, FINITE_BRANCH, item()) or graph_def
-    return None if graph_def is before else bytes(graph_def.SerializeToString())
+        graph_def = lighten(graph_def, FINITE_BRANCH, arrival.item) or graph_def
+    return None if graph_def is before else graph_def

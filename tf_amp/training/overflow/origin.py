@@ -31,7 +31,7 @@ from tf_amp.tracing import traces
 from tf_amp.training.overflow.messages import OverflowOrigin, origin_from, outcome_of
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.view import Item
+    from tf_amp.rewriting.arriving_graphs import Arrival
     from tf_amp.training.overflow.search import Search
 
 _WATCH = WATCH.encode()
@@ -204,16 +204,16 @@ _graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
 _latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
 
 
-def keeping_graph(given: bytes, running: bytes, item: Callable[[], Item]) -> None:
+def keeping_graph(arrival: Arrival) -> None:
     """Remember a graph as given and as it will run, if gradients are watched in it."""
-    for watched in _watches_in(running):
-        watched.keep_graph(given, running)
+    for watched in _watches_in(arrival):
+        watched.keep_graph(arrival.data, arrival.running_data)
 
 
-def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
+def float32_nodes(arrival: Arrival) -> tuple[tuple[str, str], ...]:
     """Name the nodes that are to be float32 again, each with the reason."""
     reason = "it overflowed at the lowest loss scale"
-    names = (name for w in _watches_in(graph_def) for name in w.float32)
+    names = (name for w in _watches_in(arrival) for name in w.float32)
     return tuple((name, reason) for name in names)
 
 
@@ -264,12 +264,10 @@ def _join_threads() -> None:
         thread.join(_PATIENCE_SECONDS)
 
 
-def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
-    if _WATCH not in graph_def:
+def _watches_in(arrival: Arrival) -> tuple[Watch, ...]:
+    if _WATCH not in arrival.data:
         return ()
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    nodes = GraphDef.FromString(graph_def).node
+    nodes = arrival.running.node
     numbers = [n.attr[WATCH].s.decode() for n in nodes if WATCH in n.attr]
     found = (_watches.get(number) for number in numbers)
     return tuple(watched for watched in found if watched is not None)
