@@ -30,8 +30,8 @@ from benchmarks.results import (
     kept_models,
     write_results,
 )
-from tf_amp.tools.bench.methods import methods_from_text
-from tf_amp.tools.bench.rendering.words import print_record
+from tf_amp.tools.bench.job import methods_from_text
+from tf_amp.tools.bench.rendering import print_record
 
 _MODELS = tuple(each.name for each in MODELS)
 _THEN = "`, then `"

@@ -7,12 +7,10 @@ from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
 from tf_amp.run import progress
-from tf_amp.tools.bench.job import FUNCTION, Job, Target
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
+from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import measured
-from tf_amp.tools.bench.methods import AGAIN, FLOAT32
-from tf_amp.tools.bench.record import Record, context_of
-from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.summary import Row, summarized
+from tf_amp.tools.bench.record import Record, Row, context_of, summarized
 
 _BFLOAT16_EPSILON = 2.0**-8
 # Losses are means over a batch; outputs carry the rounding of each layer.

@@ -21,7 +21,7 @@ from grappler_pass.pipeline import optimize
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import graph_settings
-from tf_amp.tools.bench.methods import TENSORFLOW
+from tf_amp.tools.bench.job import TENSORFLOW
 
 _FLOAT32 = tf.float32.as_datatype_enum
 _LOW = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}

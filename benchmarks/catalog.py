@@ -6,7 +6,7 @@ imports the module of one model.
 
 from dataclasses import dataclass, replace
 
-from tf_amp.tools.bench.methods import AGAIN, FLOAT32, KERAS, OURS, TENSORFLOW
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, KERAS, OURS, TENSORFLOW
 
 MODES = ("train", "infer")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tf_amp._tensorflow_private.functions import executed_graphs
-from tf_amp.tools.bench.worker.journal import OpCounts, count_ops_of_graphs
+from tf_amp.tools.bench.journal import OpCounts, count_ops_of_graphs
 
 
 def count_executed_ops(first_call: Callable[[], object]) -> OpCounts:

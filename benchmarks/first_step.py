@@ -19,8 +19,8 @@ from benchmarks.catalog import DEMO_MODELS, MODELS, MODES, entry, variant
 from benchmarks.report import markdown_table
 from benchmarks.results import RAW, publish
 from tf_amp.tools.bench.job import Run
+from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import sample_of_run
-from tf_amp.tools.bench.samples import Sample
 
 # What is run in a round, in this order: the title of its column, and the variant.
 _KINDS = (

@@ -21,7 +21,7 @@ from benchmarks.report import markdown_table
 from benchmarks.results import publish
 from benchmarks.steps import build_model, sample_of
 from benchmarks.variants import switch_on
-from tf_amp.tools.bench.methods import FLOAT32
+from tf_amp.tools.bench.job import FLOAT32
 
 _FLOOR = Variant("floor", "rounded once", FLOAT32)
 # The same plans on every machine.

@@ -27,7 +27,7 @@ from grappler_pass import pipeline, plugin
 from grappler_pass.graph.view import Item
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting.graph_settings import settings_from_config
-from tf_amp.tools.bench.worker.journal import count_ops
+from tf_amp.tools.bench.journal import count_ops
 
 
 def capture_training_step(stem: Path) -> None:

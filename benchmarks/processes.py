@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tf_amp.tools.bench.methods import without_settings
+from tf_amp.tools.bench.job import without_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 _ALWAYS = {

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks.benches import TOLERANCES, Bench, mean_over_peers
 from benchmarks.catalog import VARIANTS, Variant, entry, variant
 from benchmarks.machine import Machine
-from tf_amp.tools.bench.methods import FLOAT32
-from tf_amp.tools.bench.summary import Row
+from tf_amp.tools.bench.job import FLOAT32
+from tf_amp.tools.bench.record import Row
 
 # What the best other variant may be ahead before it counts, by 16-bit units.
 _NOISE = {True: 1.04, False: 1.03}

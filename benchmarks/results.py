@@ -12,7 +12,7 @@ from benchmarks.catalog import ENTRIES, MODES
 from benchmarks.context import Context, context_of
 from benchmarks.machine import Machine, gpus
 from benchmarks.report import markdown
-from tf_amp.tools.bench.samples import Sample, sample_from_dict
+from tf_amp.tools.bench.journal import Sample, sample_from_dict
 
 # Figures of machines with GPUs stand by themselves.
 HERE = Path(__file__).resolve().parent / ("gpu" if gpus() else "")

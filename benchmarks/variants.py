@@ -2,14 +2,14 @@
 
 import os
 
-from tf_amp.tools.bench.methods import is_ours, settings_of_method
-from tf_amp.tools.bench.worker import process
+from tf_amp.tools.bench import worker
+from tf_amp.tools.bench.job import is_ours, settings_of_method
 
 
 def switch_on(method: str) -> None:
     """Let this process run under a method, also in a source checkout."""
     if not is_ours(method):
-        process.switch_on(method)
+        worker.switch_on(method)
         return
     import tf_amp
 

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
-from tf_amp.tools.bench.methods import FLOAT32, KERAS, OURS, TENSORFLOW
+from tf_amp.tools.bench.job import FLOAT32, KERAS, OURS, TENSORFLOW
 
 REFERENCE = "float32"
 _OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED")

@@ -4,7 +4,8 @@
 
 The functions that the model runs for each step are made anew, and traced within a
 `mixed_precision_scope`. When the call ends, or raises, the model has those back that it
-had before.
+had before. What is said at the end calls only that measured which was; else the gain is
+a prediction.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_callbacks import closing_paragraph
+from grappler_pass.planning.plan import Cause, Plan
+from keras_callbacks import step_functions
 from keras_callbacks.callback import (
     Callback,
     Logs,
@@ -24,10 +26,13 @@ from keras_callbacks.callback import (
     first_of,
     running_method,
 )
-from keras_callbacks.running_fit import step_functions
-from keras_callbacks.running_fit.plan_watch import PlanWatch
-from keras_callbacks.running_fit.scale_readings import ScaleReadings, scales_losses
-from keras_callbacks.running_fit.summaries import Summaries, writes
+from keras_callbacks.loss_scale_monitor import (
+    ScaleReading,
+    ScaleReadings,
+    scales_losses,
+)
+from keras_callbacks.step_time_monitor import Comparison
+from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
 from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
@@ -37,6 +42,79 @@ from tf_amp.runtime.scope import mixed_precision_scope
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
 from tf_amp.training.checkpoints import installing
+
+_MILLI = 1e3
+_WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
+
+
+def paragraph(
+    watch: PlanWatch,
+    scale: ScaleReading,
+    comparison: Comparison | None,
+    steps_per_call: int = 1,
+) -> str:
+    """Return one paragraph: converted share, gain, skipped steps.
+
+    The scale is that at the end; one run of a graph takes so many steps.
+    """
+    per = "step" if steps_per_call == 1 else "call"
+    sentences = [_converted(role, watch.of_role(role), per) for role in _WHAT]
+    sentences = list(filter(None, sentences))
+    if not sentences:
+        sentences = ["No graph with a matrix product or a convolution was optimized."]
+    not_measured = (
+        "The gain was not measured: StepTimeMonitor(compare=10) beside this callback "
+        "does."
+    )
+    sentences.append(f"Measured: {comparison}." if comparison else not_measured)
+    sentences.append(_scaled(scale))
+    return "Mixed precision: " + " ".join(sentences)
+
+
+def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
+    if not plans:
+        return ""
+    # A batch of another size, or a metric, may have a graph of its own.
+    largest = max(plans, key=lambda watched: watched.plan.seconds_before)
+    plan = largest.plan
+    if not largest.is_applied:
+        return f"{_WHAT[role]} stays float32: {_why_not(plan)}."
+    low = [row.seconds_float32 for row in plan.decisions if row.is_low]
+    # Of the predicted float32 step.
+    share = sum(low) / (sum(row.seconds_float32 for row in plan.decisions) or 1.0)
+    return (
+        f"{_WHAT[role]} has {len(low)} of {len(plan.decisions)} float type attributes "
+        f"({share:.0%} of the time) in {plan.low_dtype}; predicted "
+        f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
+        f"per {per} ({plan.speedup_text})."
+    )
+
+
+def _why_not(plan: Plan) -> str:
+    """Return why a whole plan was not applied."""
+    causes = {row.reason.cause for row in plan.decisions}
+    whole = (
+        Cause.TRIAL,
+        Cause.DOUBT,
+        Cause.LEVEL,
+        Cause.MARGIN,
+        Cause.KERNEL_STATE,
+    )
+    found = [cause.value for cause in whole if cause in causes]
+    return found[0] if found else "no conversion was predicted to pay"
+
+
+def _scaled(scale: ScaleReading) -> str:
+    if scale.is_own:
+        return (
+            f"The optimizer scales losses itself, by {scale.loss_scale:g} at the end."
+        )
+    if scale.loss_scale == 1.0 and not scale.skipped_here:
+        return "Losses were not scaled, no step was skipped."
+    count = scale.skipped_here
+    steps = f"{count or 'no'} step{'' if count == 1 else 's'}"
+    return f"The loss scale ends at {scale.loss_scale:g}; {steps} skipped."
+
 
 # Roles of the functions that methods run outside of `fit`.
 _ALONE = {"evaluate": "test", "predict": "predict"}
@@ -169,7 +247,7 @@ class AutoMixedPrecision(Callback):
         if not self.is_active or self._scales is None:
             return
         timer = first_of(beside(self), "StepTimeMonitor")
-        text = closing_paragraph.paragraph(
+        text = paragraph(
             self._watch,
             self._scales.read(),
             getattr(timer, "comparison", None),

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_callbacks.running_fit.summaries import Summaries
+from keras_callbacks.summaries import Summaries
 from tf_amp._tensorflow_private import Method, wrapping
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code

@@ -1,25 +1,238 @@
-"""Which layers' gradients leave the range of the 16-bit type."""
+"""Which layers' gradients leave the range of the 16-bit type.
+
+Figures are taken where an optimizer is about to apply gradients: they are computed
+within the traced step and left in one small variable, of which every replica has its
+own. A step that computes in 16 bits would show zeros in the place of what it has lost,
+so the step is to be traced in float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, check_one_of, never_raising
-from keras_callbacks.running_fit import step_functions
-from keras_callbacks.running_fit.gradient_statistics import (
-    GradientHealth,
-    GradientStatistics,
+from keras_callbacks.loss_scale_monitor import (
+    scale_left_on_gradients,
+    scale_of,
+    scales_losses,
 )
+from tf_amp._tensorflow_private import unconverted
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
-from tf_amp.config.loss_scales.choosing import low_dtype_of
+from tf_amp.config.loss_scales.choosing import loss_scale_for, low_dtype_of
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
+from tf_amp.tracing import bypass
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
+from tf_amp.training.loss_scale.variables import find_state
+
+# What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
+# numbers that most devices take for 0.
+_RANGES = {"float16": (2.0**-25, 65504.0), "bfloat16": (2.0**-126, 3.3895314e38)}
+_EXPONENTS = 256
+_COLUMNS = ("largest", "underflows", "overflows", "nonzero", "size")
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientHealth:
+    """The gradients of one layer in the steps looked at.
+
+    Attributes:
+      largest: largest absolute value, in true units; infinite or NaN as it comes.
+      underflow_share: of the values that are not 0, the share that the loss scale does
+        not lift above the smallest number of the 16-bit type.
+      overflow_share: share of all values above the largest number of that type, or NaN.
+    """
+
+    largest: float
+    underflow_share: float
+    overflow_share: float
+
+
+class GradientStatistics:
+    """Watches the optimizers of a model while its step is traced."""
+
+    def __init__(
+        self, model: Any, low_dtype: str, failed: Callable[[Exception], None]
+    ) -> None:
+        """Make the variables that figures are left in, for a model that has been built.
+
+        `failed` is called with an error that figures end with.
+        """
+        self._smallest, self._largest = _RANGES[low_dtype]
+        self._failed = failed
+        self._strategy = model.distribute_strategy
+        # Those of a custom step are attributes of the model, too.
+        found = [model.optimizer, *vars(model).values()]
+        applying = {
+            id(each): each for each in found if hasattr(each, "apply_gradients")
+        }
+        self._optimizers = list(applying.values())
+        self._names = [_name_of(v) for v in model.trainable_variables]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._figures = self._variable(len(_COLUMNS))
+        self._exponents = self._variable(_EXPONENTS)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take figures of what the optimizers apply in what is traced inside."""
+        names = [_applying_method(optimizer) for optimizer in self._optimizers]
+        for optimizer, name in zip(self._optimizers, names, strict=True):
+            setattr(optimizer, name, self._noting(optimizer, getattr(optimizer, name)))
+        try:
+            yield
+        finally:
+            for optimizer, name in zip(self._optimizers, names, strict=True):
+                delattr(optimizer, name)
+
+    def read(self) -> dict[str, GradientHealth]:
+        """Return the figures by layer, and begin anew; waits for the device."""
+        found = self._taken(self._figures)
+        health = {name: _health(figures) for name, figures in found.items()}
+        return {name: each for name, each in health.items() if each is not None}
+
+    def read_exponents(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return by layer how often each exponent of float32 occurs, and begin anew.
+
+        Values that are 0 do not count; in arrays [256], of exponents -127 to 128.
+        """
+        found = self._taken(self._exponents)
+        return {name: counts.sum(axis=0) for name, counts in found.items()}
+
+    def _variable(self, columns: int) -> Any:
+        with self._strategy.scope():
+            return tf.Variable(
+                tf.zeros((len(self._names), columns)),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+    def _taken(self, variable: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the rows of each layer's weights on all replicas, and begin anew."""
+        replicas = self._strategy.experimental_local_results(variable)
+        rows = np.stack([replica.numpy() for replica in replicas])
+        for replica in replicas:
+            replica.assign(tf.zeros_like(replica))
+        by_layer: dict[str, list[np.ndarray[Any, Any]]] = {}
+        for place, name in enumerate(self._names):
+            layer = name.rpartition("/")[0] or name
+            by_layer.setdefault(layer, []).append(rows[:, place])
+        return {name: np.concatenate(each) for name, each in by_layer.items()}
+
+    def _noting(self, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+        takes_pairs = _applying_method(optimizer) == "apply_gradients"
+
+        def note_and_apply(gradients: Any, *args: Any, **kwargs: Any) -> Any:
+            gradients = list(gradients)
+            variables = kwargs.get("trainable_variables") or next(iter(args), None)
+            pairs = (
+                gradients if takes_pairs else _pairs(optimizer, gradients, variables)
+            )
+            self._note(optimizer, pairs)
+            return apply(gradients, *args, **kwargs)
+
+        return unconverted(note_and_apply)
+
+    def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        # Training is worth more than its figures, whatever the reason.
+        try:
+            with tf.name_scope("tf_amp_gradient_health"), bypass.taking_all():
+                self._accumulate(optimizer, pairs)
+        except Exception as error:
+            self._failed(error)
+
+    def _accumulate(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        scale, divisor = _scales_of(optimizer)
+        rows = [tf.zeros(len(_COLUMNS))] * len(self._names)
+        exponents = [tf.zeros(_EXPONENTS)] * len(self._names)
+        for gradient, variable in pairs:
+            place = self._places.get(_name_of(variable))
+            if gradient is not None and place is not None:
+                is_sparse = isinstance(gradient, tf.IndexedSlices)
+                values = gradient.values if is_sparse else gradient
+                # In true units.
+                size = tf.abs(tf.cast(values, tf.float32)) / divisor
+                rows[place] = self._row(size, scale)
+                exponents[place] = _exponent_counts(size)
+        self._exponents.assign_add(tf.stack(exponents))
+        now, before = tf.stack(rows), tf.convert_to_tensor(self._figures)
+        largest = tf.maximum(before[:, :1], now[:, :1])
+        self._figures.assign(tf.concat([largest, before[:, 1:] + now[:, 1:]], axis=1))
+
+    def _row(self, size: Any, scale: Any) -> Any:
+        scaled = size * scale
+        nonzero = scaled > 0
+        counts = (
+            tf.logical_and(nonzero, scaled <= self._smallest),
+            # Grappler takes `not <=` for `>`, which NaN is not.
+            tf.logical_or(scaled > self._largest, tf.math.is_nan(scaled)),
+            nonzero,
+            tf.ones_like(nonzero),
+        )
+        counted = [tf.math.count_nonzero(count, dtype=tf.float32) for count in counts]
+        return tf.stack([tf.reduce_max(size), *counted])
+
+
+def _exponent_counts(size: Any) -> Any:
+    """Return how often each exponent of float32 occurs among positive values, [256]."""
+    flat = tf.reshape(size, [-1])
+    places = tf.bitwise.right_shift(tf.bitcast(flat, tf.int32), 23)
+    ones = tf.cast(flat > 0, tf.float32)
+    return tf.math.unsorted_segment_sum(ones, places, _EXPONENTS)
+
+
+def _scales_of(optimizer: Any) -> tuple[Any, Any]:
+    """Return what the backward pass is scaled by, and what is still on gradients."""
+    one = tf.constant(1.0)
+    if scales_losses(optimizer):
+        own = (scale_of(optimizer), scale_left_on_gradients(optimizer))
+        scale, left = (tf.convert_to_tensor(each, tf.float32) for each in own)
+        return scale, left
+    loss_scale = loss_scale_for(current_config())
+    state = find_state(loss_scale) if loss_scale.scales else None
+    if state is None or state.in_graph:
+        return one, one
+    return state.unpacked(state.read())["scale"], one
+
+
+def _applying_method(optimizer: Any) -> str:
+    """Return what all gradients go through: Keras 3 has `apply` beneath the other."""
+    return "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+
+
+def _pairs(
+    optimizer: Any, gradients: Sequence[Any], variables: Any
+) -> list[tuple[Any, Any]]:
+    """Return gradients with what they are applied to, by default all that is known."""
+    if variables is None:
+        variables = getattr(optimizer, "_trainable_variables", ())
+    return list(zip(gradients, variables, strict=False))
+
+
+def _name_of(variable: Any) -> str:
+    path = getattr(variable, "path", None)
+    return str(path or variable.name.partition(":")[0])
+
+
+def _health(figures: np.ndarray[Any, Any]) -> GradientHealth | None:
+    """Sum up rows of columns; None where there was no gradient."""
+    _, underflows, overflows, nonzero, size = figures.sum(axis=0)
+    if size == 0:
+        return None
+    return GradientHealth(
+        float(figures[:, 0].max()),
+        float(underflows / max(nonzero, 1.0)),
+        float(overflows / size),
+    )
 
 
 class GradientHealthMonitor(Monitor):

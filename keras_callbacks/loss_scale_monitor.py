@@ -1,14 +1,259 @@
-"""The loss scale of a run in History and the progress bar."""
+"""The loss scale of a running `fit`, in History and the progress bar.
+
+There may be several loss scales in a process. The one in use is the one whose state
+has changed since `fit` began; where none has, nothing is scaled.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
-from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE
+from keras_callbacks.step_functions import number, steps_up_to
+from keras_callbacks.summaries import STEPS_AT_ONCE
 from tf_amp.config.loss_scales.arguments import check_count
+from tf_amp.training.loss_scale import resumption, variables
+from tf_amp.training.loss_scale.saved_scale import kind_of
+from tf_amp.training.loss_scale.weights import handles_of
+
+# Points of a history.
+_MOST = 2000
+_NAMES = ("scale", "skipped_steps", "good_steps")
+_Values = tuple[float, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleReading:
+    """A loss scale after the steps so far.
+
+    Attributes:
+      loss_scale: what losses are multiplied by; 1 where nothing is scaled.
+      skipped_steps: steps whose gradients overflowed, since the scale was new; where an
+        optimizer scales losses, those of this `fit`, NaN if they are not known.
+      good_steps: steps with finite gradients since an overflow or a change of scale;
+        where nothing is scaled, the steps of this `fit`.
+      skipped_here: of the skipped steps those of this `fit`.
+      is_own: whether it is the optimizer's own, and not this package's.
+    """
+
+    loss_scale: float = 1.0
+    skipped_steps: float = 0
+    good_steps: int = 0
+    skipped_here: float = 0
+    is_own: bool = False
+
+    def as_logs(self) -> dict[str, float | int]:
+        """Return what goes into the logs."""
+        return {
+            "loss_scale": self.loss_scale,
+            "skipped_steps": self.skipped_steps,
+            "good_steps": self.good_steps,
+        }
+
+
+class ScaleReadings:
+    """Reads the loss scale of one `fit`; each reading waits for the device.
+
+    `steps` are those of this `fit` so far, by the batches that Keras reports.
+    """
+
+    def __init__(self, model: Any = None) -> None:
+        """Remember how all states are before the first step.
+
+        To be made once a checkpoint that is resumed from has been restored. The
+        optimizer of the model may scale losses by itself.
+        """
+        optimizer: Any = getattr(model, "optimizer", None)
+        self.steps = self._steps_before = 0
+        self._begin = {
+            id(state): _chosen(state.evaluate()) for state in variables.states_here()
+        }
+        # What states that a model is still to make begin with, by kind. Those of models
+        # that are not built would raise, or have none.
+        is_built = getattr(model, "built", False)
+        weights = handles_of(model.trainable_variables if is_built else ())
+        waiting = resumption.still_waiting(weights)
+        self._restored = {state.kind: _chosen(state.values) for state in waiting}
+        self._state: Any = None
+        self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
+
+    def begin_epoch(self) -> None:
+        """Count on from the epochs before."""
+        self._steps_before = self.steps
+
+    def end_batch(self, batch: int, params: Mapping[str, Any] | None) -> None:
+        """Count a batch of the epoch; arguments as for `steps_up_to`."""
+        self.steps = self._steps_before + steps_up_to(batch, params)
+
+    def read(self) -> ScaleReading:
+        """Return how the loss scale is now."""
+        if self._own is not None:
+            return self._own.unread(self.steps)()
+        values = ((state, _chosen(state.evaluate())) for state in self._candidates())
+        return self._reading(values, self.steps)
+
+    def unread(self) -> Callable[[], ScaleReading] | None:
+        """Return what reads the loss scale as it is now, once it is called.
+
+        Only that waits for the device. None where workers would have to be asked.
+        """
+        if self._own is not None:
+            return self._own.unread(self.steps)
+        states = self._candidates()
+        if any(state.is_per_worker for state in states):
+            return None
+        steps, vectors = self.steps, [(state, state.snapshot()) for state in states]
+        return lambda: self._reading(
+            ((state, _chosen(state.values_in(each))) for state, each in vectors), steps
+        )
+
+    def _candidates(self) -> list[Any]:
+        return variables.states_here() if self._state is None else [self._state]
+
+    def _reading(
+        self, values: Iterable[tuple[Any, _Values]], steps: int
+    ) -> ScaleReading:
+        for state, (scale, skipped, good) in values:
+            before = self._begin_of(state)
+            if self._state is None and (scale, skipped, good) != before:
+                self._state = state
+            if self._state is state:
+                here = max(skipped - before[1], 0)
+                return ScaleReading(scale, skipped, good, here)
+        return ScaleReading(good_steps=steps)
+
+    def at_begin(self) -> ScaleReading:
+        """Return how the loss scale read last was before the first step."""
+        if self._own is not None:
+            return self._own.begin
+        if self._state is None:
+            return ScaleReading()
+        return ScaleReading(*self._begin_of(self._state))
+
+    def _begin_of(self, state: Any) -> _Values:
+        known = self._begin.get(id(state))
+        restored = self._restored.get(kind_of(state.loss_scale))
+        return known or restored or _chosen(state.fresh)
+
+
+class _OwnScale:
+    """That of an optimizer of Keras' that scales losses itself."""
+
+    def __init__(self, optimizer: Any) -> None:
+        """Remember how it is before the first step."""
+        self._optimizer = optimizer
+        self._applied_before = number(applied_steps(optimizer))
+        self.begin = self.unread(0)()
+
+    def unread(self, steps: int) -> Callable[[], ScaleReading]:
+        """Return what reads it as it is now, after so many steps, once it is called."""
+        optimizer = self._optimizer
+        of_optimizer = (scale_of, good_steps, applied_steps)
+        tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]
+
+        def read() -> ScaleReading:
+            scale, good, applied = map(number, tensors)
+            # In this order, so that what is not known stays NaN.
+            skipped = max(steps - (applied - self._applied_before), 0)
+            skipped = skipped if math.isnan(skipped) else int(skipped)
+            return ScaleReading(scale, skipped, int(good), skipped, True)
+
+        return read
+
+
+def _chosen(values: Mapping[str, float | int]) -> _Values:
+    scale, skipped, good = (values[name] for name in _NAMES)
+    return float(scale), int(skipped), int(good)
+
+
+# Keras' own loss scale optimizers. That of Keras 3 has its variables once it is built,
+# and takes the scale off gradients when it applies them. That of tf_keras is given
+# gradients in true units, and counts skipped steps as if they had been taken.
+def scales_losses(optimizer: Any) -> bool:
+    """Return whether an optimizer is one of Keras' loss scale optimizers."""
+    names = (kind.__name__ for kind in type(optimizer).__mro__)
+    return any("LossScaleOptimizer" in name for name in names)
+
+
+def scale_of(optimizer: Any) -> Any:
+    """Return what losses are multiplied by: a tensor, a variable or a number."""
+    if _is_of_tf_keras(optimizer):
+        return optimizer.loss_scale
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+
+
+def scale_left_on_gradients(optimizer: Any) -> Any:
+    """Return what gradients are still multiplied by when they are to be applied."""
+    return 1.0 if _is_of_tf_keras(optimizer) else scale_of(optimizer)
+
+
+def good_steps(optimizer: Any) -> Any:
+    """Return the finite steps since an overflow or a change of scale, as `scale_of`."""
+    is_of_tf_keras = _is_of_tf_keras(optimizer)
+    name = "dynamic_counter" if is_of_tf_keras else "step_counter"
+    counter = getattr(optimizer, name, None)
+    return 0 if counter is None else counter
+
+
+def applied_steps(optimizer: Any) -> Any:
+    """Return the steps taken, as `scale_of`: not those skipped; NaN if not known."""
+    if _is_of_tf_keras(optimizer):
+        return math.nan
+    return optimizer.inner_optimizer.iterations
+
+
+def _is_of_tf_keras(optimizer: Any) -> bool:
+    return hasattr(optimizer, "get_unscaled_gradients")
+
+
+class ScalePoint(NamedTuple):
+    """A loss scale after a step.
+
+    Attributes:
+      step: counted from the begin of `fit`.
+      loss_scale: what losses were multiplied by.
+      skipped_steps: so far.
+      overflow_origin: what overflowed first, where a step was skipped since the point
+        before; empty elsewhere.
+    """
+
+    step: int
+    loss_scale: float
+    skipped_steps: float
+    overflow_origin: str = ""
+
+
+class ScaleHistory:
+    """Points of one `fit`: each step at first, of long runs every second, fourth, ...
+
+    Points at which something changed are kept as long as there are not too many.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet, and want every step."""
+        self.points: list[ScalePoint] = []
+        self._stride = 1
+
+    def wants(self, step: int) -> bool:
+        """Return whether there should be a point after this step."""
+        return step % self._stride == 0
+
+    def add(self, point: ScalePoint) -> None:
+        """Add a point, later than those before."""
+        self.points.append(point)
+        if len(self.points) > _MOST:
+            self._stride *= 2
+            pairs = zip(self.points[-1:] + self.points, self.points, strict=False)
+            self.points = [
+                each
+                for place, (before, each) in enumerate(pairs)
+                if place % 2 == 0 or each is point or each[1:3] != before[1:3]
+            ][-_MOST:]
 
 
 class LossScaleMonitor(Monitor):

@@ -11,8 +11,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES
-from keras_callbacks.all_reduce.fused import Exchange, FusedAllReduce
+from keras_callbacks.all_reduce import DEFAULT_BUCKET_BYTES, Exchange, FusedAllReduce
 from tf_amp._tensorflow_private import all_reduce as private
 from tf_amp._tensorflow_private import install_when_imported, wrapping_unconverted
 from tf_amp.config.amp_config import checked_any_dtype

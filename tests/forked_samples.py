@@ -7,8 +7,8 @@ shown by `tests/tf_amp/commands/test_bench_command.py`.
 FORKING = """
 import os, sys, time, traceback
 from tf_amp.tools.bench import measuring
-from tf_amp.tools.bench.samples import Ended
-from tf_amp.tools.bench.worker import process
+from tf_amp.tools.bench.journal import Ended
+from tf_amp.tools.bench import worker
 
 def run_worker(task, environment, seconds, stop):
     begin = time.monotonic()
@@ -19,7 +19,7 @@ def run_worker(task, environment, seconds, stop):
             os.environ.clear()
             os.environ.update(environment)
             sys.argv = ["-c", task]
-            process.main()
+            worker.main()
             status = 0
         except BaseException:
             traceback.print_exc()

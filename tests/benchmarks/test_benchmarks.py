@@ -32,8 +32,7 @@ from tests.forked_samples import FORKING
 from tests.forking import run_forked_command
 from tests.processes import folder_that_hides
 from tests.text_graph import graph_from_text
-from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.worker.journal import OpCounts
+from tf_amp.tools.bench.journal import OpCounts, Sample
 
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
 

@@ -13,7 +13,7 @@ _CALLBACKS = "tests/keras_callbacks"
 _OF_CALLBACKS = (
     Fault(
         "The loss scale's callback forgets the steps of earlier epochs.",
-        "keras_callbacks/running_fit/scale_readings.py",
+        "keras_callbacks/loss_scale_monitor.py",
         "self.steps = self._steps_before + steps_up_to(batch, params)",
         "self.steps = steps_up_to(batch, params)",
         (
@@ -23,7 +23,7 @@ _OF_CALLBACKS = (
     ),
     Fault(
         "After a fit the model keeps the training function that was put in for it.",
-        "keras_callbacks/running_fit/step_functions.py",
+        "keras_callbacks/step_functions.py",
         "setattr(model, place, before)",
         "return",
         (
@@ -33,7 +33,7 @@ _OF_CALLBACKS = (
     ),
     Fault(
         "Values of steps go to TensorBoard under the names of those of epochs.",
-        "keras_callbacks/running_fit/summaries.py",
+        "keras_callbacks/summaries.py",
         '_scalars("step/", scalars)',
         '_scalars("", scalars)',
         (
@@ -43,11 +43,11 @@ _OF_CALLBACKS = (
     ),
     Fault(
         "Gradients are exchanged in float16 without a scale of their own.",
-        "keras_callbacks/all_reduce/encoding.py",
+        "keras_callbacks/all_reduce.py",
         "exponent = _exponent(values) if self.is_scaled else None",
         "exponent = tf.constant(0.0) if self.is_scaled else None",
         (
-            f"{_CALLBACKS}/all_reduce/test_all_reduce_error.py::"
+            f"{_CALLBACKS}/test_all_reduce_error.py::"
             "test_sums_and_means_are_within_the_bound",
         ),
     ),
@@ -168,7 +168,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "bench takes the mean of the steps of a process for their median.",
-        "tf_amp/tools/bench/samples.py",
+        "tf_amp/tools/bench/journal.py",
         "return median(self.step_seconds[len(self.step_seconds) // 2 :])",
         "late = self.step_seconds[len(self.step_seconds) // 2 :]\n"
         "        return sum(late) / len(late)",
@@ -176,7 +176,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "bench calls faster what is slower in one of its rounds.",
-        "tf_amp/tools/bench/summary.py",
+        "tf_amp/tools/bench/record.py",
         "if speed_up.lowest > 1.0:",
         "if speed_up.median > 1.0:",
         (f"{_TOOLS}/bench/test_summary.py",),

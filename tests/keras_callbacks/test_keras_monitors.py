@@ -18,7 +18,7 @@ from keras_callbacks import (
     loss_scale_monitor,
     step_time_monitor,
 )
-from keras_callbacks.running_fit.scale_readings import ScaleReadings
+from keras_callbacks.loss_scale_monitor import ScaleReadings
 from tests.keras_programs import (
     X,
     Y,

@@ -9,7 +9,7 @@ import pytest
 import tf_amp
 from grappler_pass.planning.plan import Plan
 from keras_callbacks import GradientHealthMonitor, PrecisionReport, StepTimeMonitor
-from keras_callbacks.running_fit.scale_readings import ScaleHistory, ScalePoint
+from keras_callbacks.loss_scale_monitor import ScaleHistory, ScalePoint
 from tests.keras_programs import (
     X,
     Y,

@@ -13,8 +13,8 @@ from tf_amp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tf_amp.block_sparse.dense import BlockSparseDense
-    from tf_amp.block_sparse.layout import BlockLayout
-    from tf_amp.block_sparse.patterns import (
+    from tf_amp.block_sparse.layout import (
+        BlockLayout,
         banded_layout,
         barabasi_albert_layout,
         butterfly_layout,
@@ -37,10 +37,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "BlockLayout": ".layout",
         "BlockSparseDense": ".dense",
-        "banded_layout": ".patterns",
-        "barabasi_albert_layout": ".patterns",
+        "banded_layout": ".layout",
+        "barabasi_albert_layout": ".layout",
         "block_sparse_matmul": ".product",
-        "butterfly_layout": ".patterns",
-        "random_layout": ".patterns",
+        "butterfly_layout": ".layout",
+        "random_layout": ".layout",
     },
 )

@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp.block_sparse.layout import BlockLayout
-from tf_amp.block_sparse.patterns import random_layout
+from tf_amp.block_sparse.layout import BlockLayout, random_layout
 from tf_amp.block_sparse.product import block_sparse_matmul, check_width
 from tf_amp.errors import ConfigError
 

@@ -19,7 +19,6 @@ from tf_amp.commands.shared.exit_codes import DONE, FAILED, INTERRUPTED, NOTHING
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench import job as jobs
-from tf_amp.tools.bench import methods
 from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Measure what the command line names, and print the table."""
     from tf_amp.tools.bench import record as records
-    from tf_amp.tools.bench.rendering import chart, words
+    from tf_amp.tools.bench import rendering
 
     job = _job_of(options)
     _check_outputs(options)
@@ -99,7 +98,7 @@ def main(options: argparse.Namespace) -> int:
     failures = [each for each in record.samples if each.failure]
     is_measured = any(each.is_measured for each in record.samples)
     if is_measured:
-        words.print_record(record)
+        rendering.print_record(record)
     if isinstance(stopped_by, ConfigError):
         raise stopped_by
     if stopped_by is not None:
@@ -112,23 +111,23 @@ def main(options: argparse.Namespace) -> int:
         print(f"{failures[0].traceback}{said}", file=sys.stderr)
         return NOTHING if all(each.is_idle for each in failures) else FAILED
     if options.html is not None:
-        write_whole(options.html, chart.page_of(record).encode())
+        write_whole(options.html, rendering.page_of(record).encode())
     if options.png is not None:
-        write_whole(options.png, chart.png_of(record))
+        write_whole(options.png, rendering.png_of(record))
     return FAILED if failures else DONE
 
 
 def _job_of(options: argparse.Namespace) -> jobs.Job:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
-    compared = methods.methods_from_text(options.methods)
+    compared = jobs.methods_from_text(options.methods)
     given = options.batches
     batches = None if given is None else jobs.batches_from_text(given)
     target = jobs.target_of(options.target, options.script_arguments, options.signature)
     is_stored = target.kind == jobs.SAVED_MODEL
     if is_stored and options.mode == "train":
         raise ConfigError("A SavedModel has no training step; give --mode infer.")
-    settings = methods.settings_of(os.environ)
+    settings = jobs.settings_of(os.environ)
     AmpConfig.from_env(dict(settings))
     return jobs.Job(
         target,
@@ -144,7 +143,7 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    from tf_amp.tools.bench.rendering import chart
+    from tf_amp.tools.bench import rendering
 
     given = {name: getattr(options, name) for name in ("json", "html", "png")}
     paths = {name: path for name, path in given.items() if path is not None}
@@ -155,7 +154,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
     if options.html is not None:
         page.check_extra()
     if options.png is not None:
-        chart.check_extra()
+        rendering.check_extra()
 
 
 def _measured(

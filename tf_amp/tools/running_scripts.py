@@ -35,7 +35,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 
 # Modules that stand between a command and the script that it runs.
 _BELOW_SCRIPTS = frozenset(
-    f"{__name__} tf_amp.tools.bench.worker.process runpy importlib importlib.util "
+    f"{__name__} tf_amp.tools.bench.worker runpy importlib importlib.util "
     "importlib._bootstrap importlib._bootstrap_external".split()
 )
 

@@ -20,17 +20,23 @@ from collections.abc import Iterator, Mapping
 from tf_amp.config.amp_config import TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
 from tf_amp.run import progress
-from tf_amp.tools.bench import methods
-from tf_amp.tools.bench.job import Job, Run, Task
+from tf_amp.tools.bench.job import (
+    FLOAT32,
+    Job,
+    Run,
+    Task,
+    environment_of,
+    is_ours,
+    settings_of_method,
+)
+from tf_amp.tools.bench.journal import Ended, Sample, lines_of, sample_of
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.samples import Ended, Sample, sample_of
-from tf_amp.tools.bench.worker.journal import lines_of
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The folder it is started in, which comes first, may hold modules with names of ours.
 _START = (
     f"import sys; sys.path[0] = {os.devnull!r}; sys.path.append({str(_ROOT)!r}); "
-    "from tf_amp.tools.bench.worker import process; process.main()"
+    "from tf_amp.tools.bench import worker; worker.main()"
 )
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
@@ -58,7 +64,7 @@ def measured(record: Record, rounds: int, stop: threading.Event) -> Iterator[Rec
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
         for number, run in enumerate(left, total - len(left)):
             progress.report(str(run), number, total)
-            if failed & {(run.method, run.batch), (methods.FLOAT32, run.batch)}:
+            if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
                 continue
             sample = sample_of_run(record.job, run, pathlib.Path(folder), stop)
             if not sample.is_measured:
@@ -80,14 +86,14 @@ def sample_of_run(
     costs = folder / f"costs-{job.methods.index(run.method)}"
     if job.learns:
         costs = costs / f"{run.batch}-{run.round}"
-    environment = methods.environment_of(job, run, os.environ, str(costs))
+    environment = environment_of(job, run, os.environ, str(costs))
     task = Task(
         job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
     )
-    settings = {**dict(job.settings), **methods.settings_of_method(run.method)}
+    settings = {**dict(job.settings), **settings_of_method(run.method)}
     is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
     # A process of ours that compares steps leaves verdicts for the next one.
-    learns = job.learns and methods.is_ours(run.method) and is_tuned
+    learns = job.learns and is_ours(run.method) and is_tuned
     for _ in range(2 if learns else 1):
         journal.unlink(missing_ok=True)
         ended = _run_worker(task.to_json(), environment, job.seconds, stop)

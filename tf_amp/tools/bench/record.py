@@ -1,7 +1,9 @@
-"""All that a measurement keeps, as the JSON file from which it is gone on with.
+"""All that a measurement keeps, and the rows that it comes to.
 
 Beside the figures is what a reader needs to repeat them: versions, processor, revision,
-date.
+date. A record is the JSON file from which the measurement is continued. The noise is
+what float32 run again shows against float32: a difference is one where the speed-up
+lies beyond every round of that, and all its own rounds say the same.
 """
 
 from __future__ import annotations
@@ -9,21 +11,201 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 import tf_amp
 from tf_amp.config import devices
 from tf_amp.errors import ConfigError
-from tf_amp.tools.bench.job import FUNCTION, Job, Target
-from tf_amp.tools.bench.samples import Sample, sample_from_dict
-from tf_amp.tools.bench.summary import Row, summarized
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
+from tf_amp.tools.bench.journal import OpCounts, Sample, sample_from_dict
 from tf_amp.tools.whole_files import write_whole
+
+# With fewer, the noise is not known.
+FEWEST_ROUNDS = 3
+FASTER, SLOWER, WITHIN_NOISE = "faster", "slower", "within noise"
+TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeedUp:
+    """Time of float32 over that of a method; more than 1 is faster.
+
+    The median is the ratio of the medians of all rounds, the others are of one round.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+
+    @property
+    def noise(self) -> float:
+        """How far from float32 the farthest round is: the logarithm of its ratio."""
+        return max(abs(math.log(self.lowest)), abs(math.log(self.highest)))
+
+
+def speed_up_of(
+    seconds: Mapping[int, float], reference: Mapping[int, float]
+) -> SpeedUp | None:
+    """Return the speed-up of a method by seconds of a step of it, and of float32's.
+
+    Both are by round; None where no round has both.
+    """
+    common = seconds.keys() & reference.keys()
+    if not common:
+        return None
+    ratios = [reference[number] / seconds[number] for number in common]
+    overall = median(reference.values()) / median(seconds.values())
+    return SpeedUp(overall, min(ratios), max(ratios))
+
+
+def largest_error(
+    values: Mapping[int, Sequence[float]], reference: Mapping[int, Sequence[float]]
+) -> float | None:
+    """Return the largest distance to float32's values of the same round.
+
+    It is the norm of the difference over float32's norm, without a unit; NaN where a
+    value is none. None where no round has both, or they are of different numbers.
+    """
+    pairs = [
+        (np.array(each, float), np.array(reference[number], float))
+        for number, each in values.items()
+        if len(each) == len(reference.get(number, ())) > 0
+    ]
+    return float(np.max([_relative_error(a, b) for a, b in pairs])) if pairs else None
+
+
+def _relative_error(values: np.ndarray, reference: np.ndarray) -> float:
+    if np.array_equal(values, reference):
+        return 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.linalg.norm(values - reference) / np.linalg.norm(reference))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One method on one batch size; names as in Sample, of which these differ.
+
+    Attributes:
+      rounds: that have measured it, of which seconds and bytes are the medians.
+      step_seconds: None where all have failed.
+      items_per_second: examples, at that; None where their number is not known.
+      speed_up: over float32; None without float32.
+      verdict: whether that exceeds the noise; "" where nothing is to be said.
+      error: of results, relative to float32, the largest of the rounds; None where
+        nothing can be compared.
+      ops: that were executed in the last of the rounds.
+      is_no_op: whether something was switched on and no operation ran in 16 bits.
+      failure: of the first process that failed, before others one without steps.
+    """
+
+    method: str
+    batch: int | None
+    rounds: int
+    step_seconds: float | None
+    items_per_second: float | None
+    speed_up: SpeedUp | None
+    verdict: str
+    first_step_seconds: float | None
+    peak_bytes: int
+    error: float | None
+    ops: OpCounts | None
+    is_no_op: bool
+    timed: str
+    failure: str
+    note: str
+    warning: str
+
+
+def summarized(job: Job, samples: Sequence[Sample]) -> tuple[Row, ...]:
+    """Return a row for every batch size and method that a process was run for."""
+    return tuple(row for batch in job.batches for row in _rows(job, batch, samples))
+
+
+def _rows(job: Job, batch: int | None, samples: Sequence[Sample]) -> Iterator[Row]:
+    by_method = {
+        method: [s for s in samples if s.batch == batch and s.method == method]
+        for method in job.methods
+    }
+    reference = _measured(by_method[FLOAT32])
+    again = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
+    for method, own in by_method.items():
+        if own:
+            yield _row(method, own, reference, again)
+
+
+def _row(
+    method: str,
+    samples: Sequence[Sample],
+    reference: Mapping[int, Sample],
+    again: SpeedUp | None,
+) -> Row:
+    measured = _measured(samples)
+    done = [*measured.values()]
+    batch = samples[0].batch
+    # Those first that have left nothing.
+    failed = sorted((s for s in samples if s.failure), key=lambda s: s.is_measured)
+    seconds = _seconds(measured)
+    step = median(seconds.values()) if done else None
+    speed_up = None if method == FLOAT32 else speed_up_of(seconds, _seconds(reference))
+    ops = done[-1].ops if done else None
+    values, expected = (
+        {number: each.values for number, each in by_round.items()}
+        for by_round in (measured, reference)
+    )
+    firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
+    return Row(
+        method=method,
+        batch=batch,
+        rounds=len(done),
+        step_seconds=step,
+        items_per_second=batch / step if batch and step else None,
+        speed_up=speed_up,
+        verdict=_verdict(method, speed_up, again, len(measured.keys() & reference)),
+        first_step_seconds=median(firsts) if firsts else None,
+        peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
+        error=None if method == FLOAT32 else largest_error(values, expected),
+        ops=ops,
+        is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
+        timed=done[-1].timed if done else "",
+        failure=failed[0].failure if failed else "",
+        note=next((s.note for s in samples if s.note), ""),
+        warning=next((s.warning for s in samples if s.warning), ""),
+    )
+
+
+def _measured(samples: Sequence[Sample]) -> dict[int, Sample]:
+    return {each.round: each for each in samples if each.is_measured}
+
+
+def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:
+    return {number: each.seconds for number, each in measured.items()}
+
+
+def _verdict(
+    method: str, speed_up: SpeedUp | None, again: SpeedUp | None, rounds: int
+) -> str:
+    if method == AGAIN:
+        return NOISE
+    if speed_up is None or again is None:
+        return ""
+    if rounds < FEWEST_ROUNDS:
+        return TOO_FEW_ROUNDS
+    if abs(math.log(speed_up.median)) <= again.noise:
+        return WITHIN_NOISE
+    if speed_up.lowest > 1.0:
+        return FASTER
+    return SLOWER if speed_up.highest < 1.0 else WITHIN_NOISE
+
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "tf_keras", "numpy")
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tf_amp.tools.bench.job import FUNCTION, Job, Target
+from tf_amp.tools.bench.journal import OpCounts, Sample
 from tf_amp.tools.bench.record import Context, Record
-from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.worker.journal import OpCounts
 
 CONTEXT = Context((("Python", "3"),), "a processor", "", "today")
 

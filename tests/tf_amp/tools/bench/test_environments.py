@@ -6,8 +6,7 @@ import dataclasses
 
 from tests.tf_amp.tools.bench.bench_samples import job_of
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.tools.bench.job import Run
-from tf_amp.tools.bench.methods import environment_of, settings_of
+from tf_amp.tools.bench.job import Run, environment_of, settings_of
 
 USERS = {
     "HOME": "/home",

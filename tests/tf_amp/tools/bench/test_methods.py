@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tf_amp.errors import ConfigError
-from tf_amp.tools.bench.methods import methods_from_text, settings_of_method
+from tf_amp.tools.bench.job import methods_from_text, settings_of_method
 
 
 def test_float32_and_its_repetition_are_always_measured_first() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.errors import ConfigError
+from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import runs_left
 from tf_amp.tools.bench.record import Record, continued
-from tf_amp.tools.bench.samples import Sample
 
 FRESH = record_of(job_of())
 MEASURED = record_of(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tf_amp.tools.bench.job import Run
-from tf_amp.tools.bench.samples import Ended, Sample, sample_from_dict, sample_of
+from tf_amp.tools.bench.journal import Ended, Sample, sample_from_dict, sample_of
 
 RUN = Run("tf-amp", 8, 2)
 WELL = Ended(0, False, "", 7, 100.0)

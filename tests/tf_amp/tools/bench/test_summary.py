@@ -8,9 +8,9 @@ import math
 import pytest
 
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
-from tf_amp.tools.bench.rendering.words import cells, remarks
-from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.summary import Row, largest_error, speed_up_of, summarized
+from tf_amp.tools.bench.journal import Sample
+from tf_amp.tools.bench.record import Row, largest_error, speed_up_of, summarized
+from tf_amp.tools.bench.rendering import cells, remarks
 
 FLOAT32 = samples_of("float32", [0.100, 0.100, 0.100])
 AGAIN = samples_of("float32 again", [0.105, 0.100, 0.100])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from keras_callbacks.running_fit.scale_readings import ScaleReadings
+from keras_callbacks.loss_scale_monitor import ScaleReadings
 from tests.checkpoint_ways import BAD, Model, X, Y, compiled
 from tests.checkpointing import anew, dynamic, fit, training
 from tests.scaling import figures

@@ -32,7 +32,7 @@ ASKED = """
 import sys; sys.path.insert(0, ".")
 import numpy as np, tensorflow as tf
 from tf_amp.errors import AmpError
-from tf_amp.tools.bench.worker.process import step_of_function, step_of_saved_model
+from tf_amp.tools.bench.worker import step_of_function, step_of_saved_model
 def shape(asked):
     try:
         return np.shape(asked()())

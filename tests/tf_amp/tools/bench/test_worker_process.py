@@ -16,13 +16,13 @@ def test_what_tf_amp_compares_is_one_step_before_those_that_are_timed(
 ) -> None:
     code = f"""
 import json, pathlib
-from tf_amp.tools.bench.worker import process
-from tf_amp.tools.bench.worker.journal import Journal, lines_of
+from tf_amp.tools.bench import worker
+from tf_amp.tools.bench.journal import Journal, lines_of
 
 slow, seconds = "float32", 0.2
 tf_amp.enable(dtype="bfloat16", tune={tune!r})
 path = pathlib.Path({str(tmp_path)!r}, "journal")
-process._run_steps(lambda: step(tf.constant(A)), Journal(path), 0.0)
+worker._run_steps(lambda: step(tf.constant(A)), Journal(path), 0.0)
 print(json.dumps([rest for what, *rest in lines_of(path) if what == "step"]))
 print(json.dumps([kind for what, kind, *_ in lines_of(path) if what == "values"]))
 """

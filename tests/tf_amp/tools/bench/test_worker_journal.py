@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tf_amp.tools.bench.worker.journal import (
+from tf_amp.tools.bench.journal import (
     Journal,
     OpCounts,
     lines_of,
@@ -75,7 +75,7 @@ def test_the_clock_stands_still_while_something_is_looked_at(
 def test_no_more_is_written_of_one_thing_than_is_of_use(
     tmp_path: pathlib.Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("tf_amp.tools.bench.worker.journal._MOST_LINES", 2)
+    monkeypatch.setattr("tf_amp.tools.bench.journal._MOST_LINES", 2)
     journal = Journal(tmp_path / "journal")
     for _ in range(3):
         journal.call(0, 1.0, 2.0)

@@ -11,11 +11,11 @@ from tests.forking import run_forked
 
 WATCHED = """
 import json, pathlib, keras, numpy as np, tensorflow as tf
-from tf_amp.tools.bench.worker import watching
-from tf_amp.tools.bench.worker.journal import Journal, lines_of
+from tf_amp.tools.bench import worker
+from tf_amp.tools.bench.journal import Journal, lines_of
 
 journal = Journal(pathlib.Path("journal"))
-watching.watch(journal)
+worker.watch(journal)
 {program}
 print(json.dumps(lines_of(pathlib.Path("journal"))))
 """

@@ -28,8 +28,8 @@ def test_a_method_is_switched_on_as_its_documentation_says(
     method: str, shown: str, printed: str
 ) -> None:
     code = f"""
-from tf_amp.tools.bench.worker import process
-process.switch_on({method!r})
+from tf_amp.tools.bench import worker
+worker.switch_on({method!r})
 import keras, tensorflow as tf, tf_keras
 {shown}
 """
@@ -38,9 +38,9 @@ import keras, tensorflow as tf, tf_keras
 
 def test_tf_amp_starts_with_the_first_function() -> None:
     code = """
-from tf_amp.tools.bench.worker import process
+from tf_amp.tools.bench import worker
 from tf_amp.runtime import switch
-process.switch_on("tf-amp")
+worker.switch_on("tf-amp")
 import os
 print(os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"])
 """
@@ -49,8 +49,8 @@ print(os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"])
 
 def test_settings_of_a_method_go_before_the_users() -> None:
     code = """
-from tf_amp.tools.bench.worker import process
-process.switch_on("tf-amp:DTYPE=bfloat16+TUNE=off")
+from tf_amp.tools.bench import worker
+worker.switch_on("tf-amp:DTYPE=bfloat16+TUNE=off")
 from tf_amp.config.amp_config import AmpConfig
 config = AmpConfig.from_env()
 print(config.enabled, config.dtype, config.tune, config.exclude)

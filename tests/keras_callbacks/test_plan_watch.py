@@ -6,7 +6,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.plan import Plan
-from keras_callbacks.running_fit.plan_watch import PlanWatch
+from keras_callbacks.summaries import PlanWatch
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import arriving_graphs, host
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from keras_callbacks.all_reduce.encoding import (
+from keras_callbacks.all_reduce import (
     BFLOAT16,
     ENCODINGS,
     FLOAT16,

@@ -3,19 +3,20 @@
 import math
 
 from benchmarks.all_reduce import resnet50_shapes
-from keras_callbacks.all_reduce.encoding import (
+from keras_callbacks.all_reduce import (
     DEFAULT_BUCKET_BYTES,
     ENCODINGS,
     buckets_of,
+    in_16_bits,
+    to_one_device,
 )
-from keras_callbacks.all_reduce.fused import in_16_bits, to_one_device
 from tests.forking import run_forked
 
 COUNTED = """
 from benchmarks import all_reduce as b
-from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES, buckets_of
-from keras_callbacks.all_reduce.encoding import ENCODINGS
-from keras_callbacks.all_reduce.fused import in_16_bits, to_one_device
+from keras_callbacks.all_reduce import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce import ENCODINGS
+from keras_callbacks.all_reduce import in_16_bits, to_one_device
 b.set_up_devices()
 shapes = [(30, 20), (20,), (20, 5), (5,)]
 rows = {row.way: row for row in b.rows_of(shapes)}

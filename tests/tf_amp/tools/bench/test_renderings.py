@@ -9,10 +9,9 @@ import pytest
 
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Target
+from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.rendering.chart import page_of, png_of
-from tf_amp.tools.bench.rendering.words import print_record
-from tf_amp.tools.bench.samples import Sample
+from tf_amp.tools.bench.rendering import page_of, png_of, print_record
 
 MODULE = Target(FUNCTION, "module:function")
 RECORD = record_of(

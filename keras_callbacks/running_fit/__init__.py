@@ -1,1 +1,0 @@
-"""What callbacks find out about a `fit` under way: steps, scale, gradients, plans."""

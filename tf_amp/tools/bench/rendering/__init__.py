@@ -1,1 +1,0 @@
-"""A record as a table, a chart or a page."""

@@ -1,1 +1,0 @@
-"""What runs in the process that measures one method, and what it writes down."""
