@@ -131,24 +131,24 @@ def _rewriting_seconds() -> tuple[float, int]:
     The plan is made for a GPU, so that there is something to rewrite.
     """
     import tf_amp
-    from tf_amp.rewriting.compiled import functions
+    from tf_amp.rewriting import compiled
 
     tf_amp.enable(device_profile="v100", opt_level="O2", tune="off", loss_scale="none")
     model_entry = entry(_LARGE)
     model = build_model(model_entry)
     step = step_of(model, model_entry, "train", jit_compile=True)
     spent: list[float] = []
-    rewrite = functions._rewrite
+    rewrite = compiled._rewrite
 
     def timed(function: object, graph: object) -> None:
         begin = time.process_time()
         rewrite(function, graph)
         spent.append(time.process_time() - begin)
 
-    functions._rewrite = timed
+    compiled._rewrite = timed
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, step.arguments)
     concrete = step.function.get_concrete_function(*specs)
-    functions._rewrite = rewrite
+    compiled._rewrite = rewrite
     return spent[-1], len(concrete.graph.get_operations())
 
 

@@ -1,36 +1,53 @@
-"""A graph and the functions it calls, each as an item of its own.
+"""A graph and the functions it calls, each as an item of its own, and put back.
 
     step --> while --> body of the while --> function called in it
 
 A function's arguments and results keep their types, so every body can be planned and
 rewritten alone. What is known where it is called comes along: shapes, how often it
-runs, and which arguments are gradients that were unscaled already.
+runs, and which arguments are gradients that were unscaled already. So does what callers
+must know: which arguments only serve to update, and what was unscaled.
+
+    update(gradient):  v -= rate * gradient      its argument only serves to update
+    gradients(x):      return unscale(...)       its results are behind a barrier
+
+A function may be called from elsewhere too, where it is to stay as it is, or be
+rewritten otherwise. So each changed body becomes a function of its own, and so does
+every function on the way to it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.reachability import UNREACHED
-from grappler_pass.eligibility.state_updates import behind_barriers
-from grappler_pass.functions.body_facts import FactsOfFunctions
-from grappler_pass.functions.calls import Call, call_of, callers_first
+from grappler_pass.eligibility.state_updates import (
+    behind_barriers,
+    live_nodes,
+    state_update_region,
+)
 from grappler_pass.functions.conversion import (
+    Call,
     FunctionError,
     Known,
     Library,
+    call_of,
+    called_by,
+    callers_first,
+    function_from_graph,
     graph_from_function,
     library_of,
     reachable_from,
+    rename_functions,
 )
-from grappler_pass.graph.loops import TRIP_COUNT_GUESS, compared_to, counts_in
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, WHILE_OPS
+from grappler_pass.graph.op_traits import is_update
 from grappler_pass.graph.shapes import (
     Shape,
     Shapes,
@@ -38,7 +55,18 @@ from grappler_pass.graph.shapes import (
     shape_from_proto,
     shapes_from_graph_def,
 )
-from grappler_pass.graph.view import GraphView, Item, Node, Port
+from grappler_pass.graph.type_slots import FLOATING
+from grappler_pass.graph.view import (
+    TRIP_COUNT_GUESS,
+    GraphView,
+    Item,
+    Node,
+    Port,
+    Reader,
+    compared_to,
+    counts_in,
+)
+from grappler_pass.planning.plan import Decision, Plan
 
 # Ops that make a list of tensors for elements of a shape, their first input.
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
@@ -233,3 +261,201 @@ def _bound_outside(
         yield from _bounds(view, bound, library)
     else:
         yield from counts_in(bound.proto)
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a function does with its arguments.
+
+    Attributes:
+      updating: numbers of the floating ones that only serve to update variables.
+      unread: numbers of those that it does not read.
+      unscales: whether a result is behind a barrier, wherever its arguments come from.
+    """
+
+    updating: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
+    unscales: bool = False
+
+
+_NONE = Facts()
+
+
+class FactsOfFunctions:
+    """The facts of each function of a library, found when first asked for."""
+
+    def __init__(self, library: Library, lists: OpLists) -> None:
+        """Answer for the functions of `library`, with `lists` of the low dtype."""
+        self._library = library
+        self._lists = lists
+        self._known: dict[str, Facts] = {}
+
+    def of(self, name: str) -> Facts:
+        """Return the facts of a function."""
+        if name not in self._known:
+            # A function that calls itself is met a second time.
+            self._known[name] = _NONE
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def completed(self, item: Item, view: GraphView) -> Item:
+        """Return an item that also says what the functions do that a graph calls."""
+        updates: list[tuple[str, int]] = []
+        barriers = list(item.barriers)
+        for node in view.nodes:
+            call = call_of(node.proto, self._library)
+            if call is None:
+                continue
+            facts = [self.of(name) for name in call.functions]
+            updating = sorted(_updating_in_all(facts))
+            updates.extend((node.name, call.first + i) for i in updating)
+            if any(each.unscales for each in facts):
+                barriers.append(node.name)
+        return dataclasses.replace(
+            item, updates=tuple(updates), barriers=tuple(barriers)
+        )
+
+    def _find(self, name: str) -> Facts:
+        try:
+            graph_def, item = graph_from_function(self._library[name], self._library)
+        except FunctionError:
+            return _NONE
+        view = GraphView.from_graph_def(graph_def, item)
+        view = dataclasses.replace(view, item=self.completed(item, view))
+        behind = behind_barriers(view)
+        unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
+        readers = [view.readers(Port(view.index[name], 0)) for name in item.feed]
+        unread = (number for number, found in enumerate(readers) if not found)
+        floats = {
+            number
+            for number, arg in enumerate(self._library[name].signature.input_arg)
+            if arg.type in FLOATING
+        }
+        updating = floats.intersection(self._updating(view, readers))
+        return Facts(frozenset(updating), frozenset(unread), unscales)
+
+    def _updating(
+        self, view: GraphView, readers: Sequence[Sequence[Reader]]
+    ) -> Iterator[int]:
+        """Yield the arguments of which every live reader is an update, or feeds one."""
+        region = state_update_region(view, self._lists)
+        live = live_nodes(view)
+        by_calls = set(view.item.updates)
+
+        def serves_update(reader: Reader) -> bool:
+            node = view.nodes[reader.node]
+            in_region = region[reader.node] != UNREACHED or is_update(node.op)
+            return in_region or (node.name, reader.input) in by_calls
+
+        for number, found in enumerate(readers):
+            if found and all(r.node not in live or serves_update(r) for r in found):
+                yield number
+
+
+def _updating_in_all(facts: Sequence[Facts]) -> frozenset[int]:
+    """Return what updates in one function, and in no other serves another purpose."""
+    harmless = frozenset.intersection(*(f.updating | f.unread for f in facts))
+    return harmless & frozenset.union(*(f.updating for f in facts))
+
+
+def with_bodies(
+    graph_def: GraphDef,
+    changed: Mapping[str, GraphDef],
+    new_name: Callable[[str], str],
+) -> GraphDef:
+    """Return a graph that calls rewritten functions.
+
+    Before   while(body=f), f calls g                 g was rewritten
+    After    while(body=f'), f' calls g'              f and g are as they were
+
+    Args:
+      graph_def: the outermost graph; not modified.
+      changed: rewritten graphs by name of function; that of the outermost graph itself
+        by the empty name.
+      new_name: from the name of a function to that of its copy, which nothing has yet.
+    """
+    library = dict(library_of(graph_def))
+    outermost = GraphDef()
+    outermost.CopyFrom(changed.get("", graph_def))
+    names = {name: new_name(name) for name in _affected(library, changed)}
+    for name, copied_name in names.items():
+        function = library[name]
+        if name in changed:
+            function = function_from_graph(changed[name], function)
+        copied = type(function)()
+        copied.CopyFrom(function)
+        copied.signature.name = copied_name
+        for node in copied.node_def:
+            rename_functions(node, names)
+        library[copied_name] = copied
+    for node in outermost.node:
+        rename_functions(node, names)
+    outermost.library.ClearField("function")
+    for name in reachable_from(outermost.node, library):
+        outermost.library.function.append(library[name])
+    return outermost
+
+
+def _affected(library: Library, changed: Mapping[str, GraphDef]) -> tuple[str, ...]:
+    """Name the functions that changed, or that call one that is affected."""
+    affected = {name for name in library if name in changed}
+    count = -1
+    while count < len(affected):
+        count = len(affected)
+        affected |= {
+            name
+            for name, function in library.items()
+            if any(
+                affected.intersection(called_by(n, library)) for n in function.node_def
+            )
+        }
+    return tuple(name for name in library if name in affected)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanPart:
+    """The plan of one run of a function, and how often it runs per step.
+
+    Its name is put before those of its nodes; the outermost graph has none.
+    """
+
+    name: str
+    weight: float
+    plan: Plan
+
+
+def merged(parts: Sequence[PlanPart]) -> Plan:
+    """Return the plan of one step, with the rows of all parts in their order.
+
+    What else a plan says is the first part's: the others are started with it.
+    """
+    call_seconds = parts[0].plan.call_seconds
+    totals = {
+        name: call_seconds
+        + sum(
+            part.weight * (getattr(part.plan, name) - part.plan.call_seconds)
+            for part in parts
+        )
+        for name in ("seconds_before", "seconds_after")
+    }
+    largest = max((part.plan for part in parts), key=lambda p: p.peak_bytes_after)
+    errors = (part.weight * part.plan.gain_error for part in parts)
+    return dataclasses.replace(
+        parts[0].plan,
+        decisions=tuple(row for part in parts for row in _rows_of(part)),
+        casts=sum(part.plan.casts for part in parts),
+        casts_removed=sum(part.plan.casts_removed for part in parts),
+        gain_error=math.hypot(*errors),
+        guessed=next((p.plan.guessed for p in parts if p.plan.guessed), ""),
+        peak_bytes_before=max(part.plan.peak_bytes_before for part in parts),
+        peak_bytes_after=largest.peak_bytes_after,
+        weight_bytes_after=largest.weight_bytes_after,
+        **totals,
+    )
+
+
+def _rows_of(part: PlanPart) -> Iterable[Decision]:
+    for row in part.plan.decisions:
+        name = f"{part.name}/{row.slot.node}" if part.name else row.slot.node
+        slot = dataclasses.replace(row.slot, node=name)
+        yield dataclasses.replace(row.times(part.weight), slot=slot)

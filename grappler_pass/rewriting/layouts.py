@@ -6,11 +6,17 @@ transpose on every call, and float16 would be wrong where TensorFlow fuses a bia
 Relu behind: from compute capability 7.0 on it then reads channels last, whatever the
 node says (conv_ops_fused_impl.h).
 
-Before   x --> transpose --> conv(float16, NCHW) --> relu --> transpose
-After    x --> conv(float16, NHWC) --> relu
+    Before   x --> transpose --> conv(float16, NCHW) --> relu --> transpose
+    After    x --> conv(float16, NHWC) --> relu
 
 Convolutions in float32 go along where those in 16 bits are the majority, as they do in
 programs that are written in 16 bits.
+
+Its choice of layouts puts ops that map axes in front of what reads axes or sizes, and
+does not move what reads them a second time. So axes that it has mapped are constants:
+
+    Before   const [1, 2] --> DataFormatDimMap(NHWC, NCHW) --> mean
+    After    const [2, 3] --> mean
 
 Not done: what XLA compiles, which lays tensors out by itself.
 """
@@ -18,26 +24,30 @@ Not done: what XLA compiles, which lays tensors out by itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import tensor_util
 
+from grappler_pass.annotations import mark
+from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import cast_node, parted, parts_of
 from grappler_pass.eligibility.numerics.kernel_limits import ends_in_channels
 from grappler_pass.graph.device_types import Home, device_type_at
 from grappler_pass.graph.op_table import CONVOLUTION_OPS
-from grappler_pass.graph.type_slots import FLOAT32
-from grappler_pass.graph.view import Node
+from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
+from grappler_pass.graph.view import Node, Port, split_input
+from grappler_pass.graph.walks import reached
 from grappler_pass.planning.draft import PRICED, Draft
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.trying import withdrawn
 from grappler_pass.planning.uncertainty import Gain
 from grappler_pass.rewriting.apply import CAST_STEM, Names
-from grappler_pass.rewriting.constant_axes import with_constant_axes
-from grappler_pass.rewriting.named_graphs import name_in
-from grappler_pass.rewriting.transposes import seconds_added, without_pairs
+from grappler_pass.rewriting.named_graphs import copied, name_in, texts_of
 
 # What TensorFlow counts to choose (generic_layout_optimizer.cc).
 _COUNTED = frozenset({"Conv2D", "Conv3D"})
@@ -219,3 +229,137 @@ def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
         is_sure=draft.is_sure and is_sure,
         is_certain=draft.is_certain and gain.is_certain,
     )
+
+
+_MAPS, _PERMUTES = "DataFormatDimMap", "DataFormatVecPermute"
+
+
+def with_constant_axes(graph_def: GraphDef, kept: Collection[str]) -> GraphDef:
+    """Return a copy whose mapped constants are constants, but for the kept nodes."""
+    constants = {node.name: node for node in graph_def.node if node.op == "Const"}
+    copy = GraphDef(versions=graph_def.versions, library=graph_def.library)
+    for node in graph_def.node:
+        made = None
+        if node.op in (_MAPS, _PERMUTES) and node.name not in kept:
+            made = _constant(node, constants.get(name_in(node.input[0])))
+        copy.node.add().CopyFrom(made or node)
+    return copy
+
+
+def _constant(node: NodeDef, source: NodeDef | None) -> NodeDef | None:
+    """Return a constant in the place of a node that maps one; None of any other."""
+    if source is None:
+        return None
+    given = tensor_util.MakeNdarray(source.attr["value"].tensor)
+    mapped = _mapped(node, given)
+    if mapped is None:
+        return None
+    made = NodeDef(name=node.name, op="Const", device=node.device)
+    controls = (*texts_of(node)[1:], *texts_of(source))
+    made.input.extend(dict.fromkeys(controls))
+    made.attr["dtype"].type = source.attr["dtype"].type
+    tensor = tensor_util.make_tensor_proto(mapped, shape=given.shape)
+    made.attr["value"].tensor.CopyFrom(tensor)
+    mark(made, node)
+    return made
+
+
+def _mapped(node: NodeDef, value: np.ndarray) -> np.ndarray | None:
+    """Return what a node makes of a constant; None of what has other sizes."""
+    # Reading an absent key would create it; both are the defaults.
+    attrs = {name: node.attr[name].s.decode() for name in node.attr if "format" in name}
+    source = attrs.get("src_format", "NHWC")
+    target = attrs.get("dst_format", "NCHW")
+    if node.op == _MAPS:
+        axes = [target.index(source[axis]) for axis in value.reshape(-1)]
+        return np.array(axes, value.dtype)
+    if len(np.atleast_1d(value)) != len(source):
+        return None
+    return value[[source.index(axis) for axis in target]]
+
+
+Nodes = Mapping[str, NodeDef]
+
+
+def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
+    """Return a copy in which nothing reads a tensor that is transposed and back.
+
+    Before   x --> transpose --> transpose --> conv
+    After    x --> conv
+
+    Args:
+      graph_def: the graph; not written.
+      given: the names of nodes that stay, read or not.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    same = dict(_pairs(nodes))
+
+    def read_by(node: NodeDef) -> Iterator[str]:
+        for text in texts_of(node):
+            while text in same:
+                text = same[text]
+            yield text
+
+    def sources(name: str) -> list[str]:
+        return [name_in(text) for text in read_by(nodes[name])]
+
+    staying = set(reached(given, sources))
+    return copied(graph_def, read_by, nodes.keys() - staying)
+
+
+def _pairs(nodes: Nodes) -> Iterator[tuple[str, str]]:
+    """Yield each tensor that is transposed twice, and what it is equal to."""
+    for node in nodes.values():
+        order = _order(node, nodes)
+        before = nodes[name_in(node.input[0])] if order else node
+        first = _order(before, nodes) if order else []
+        if len(first) == len(order) > 0 and [first[i] for i in order] == sorted(first):
+            yield node.name, texts_of(before)[0]
+
+
+def _order(node: NodeDef, nodes: Nodes) -> list[int]:
+    """Return the axes that a transpose reads one after the other, if it says so."""
+    if node.op != "Transpose" or len(node.input) != 2:
+        return []
+    axes = nodes[name_in(node.input[1])]
+    if axes.op != "Const":
+        return []
+    values = tensor_util.MakeNdarray(axes.attr["value"].tensor)
+    return [int(axis) for axis in np.atleast_1d(values)]
+
+
+def seconds_added(draft: Draft, before: GraphDef, after: GraphDef) -> float:
+    """Return what the transposes of one graph take more than those of another.
+
+    Args:
+      draft: of which `before` is the rewritten graph.
+      before: a graph; it is a part of `after`.
+      after: a graph with other transposes.
+    """
+    return _seconds(draft, after) - _seconds(draft, before)
+
+
+def _seconds(draft: Draft, graph_def: GraphDef) -> float:
+    """Return the seconds per step of a graph's transposes that somebody reads."""
+    nodes = {node.name: node for node in graph_def.node}
+    read = {name_in(text) for node in graph_def.node for text in node.input}
+    found = (n for n in graph_def.node if n.op == "Transpose" and n.name in read)
+    return sum(_transpose_seconds(draft, node, nodes.__getitem__) for node in found)
+
+
+def _transpose_seconds(
+    draft: Draft, node: NodeDef, node_of: Callable[[str], NodeDef]
+) -> float:
+    dtype = DTYPE_NAMES.get(node.attr["T"].type)
+    if dtype is None:
+        return 0.0
+    view, models = draft.view, draft.settings.models
+    name, output = split_input(node.input[0])
+    while name not in view.index:
+        # A new node: its operand is as large.
+        name, output = split_input(node_of(name).input[0])
+    port = Port(view.index[name], output)
+    spec = TensorSpec(known_shape(draft.shapes, view, port), dtype)
+    model = models.get(device_type_at(node, draft.settings.home)) or models["CPU"]
+    call = OpCall("Transpose", {}, (spec,), (spec,))
+    return model.price(call, dtype).seconds * view.weight(port.node)

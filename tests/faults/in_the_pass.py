@@ -386,7 +386,7 @@ _OF_REWRITES = (
     ),
     Fault(
         "Transposes that do not undo each other are taken out.",
-        "grappler_pass/rewriting/transposes.py",
+        "grappler_pass/rewriting/layouts.py",
         "len(order) > 0 and [first[i] for i in order] == sorted(first):",
         "len(order) > 0:",
         (f"{_PASS}/rewriting/test_layouts.py",),

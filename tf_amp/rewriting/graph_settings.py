@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.fork_safety import per_process
+from tf_amp._tensorflow_private import functions, graphs
 from tf_amp.config import devices
 from tf_amp.config.amp_config import DEVICE_PROFILE, LOW_DTYPES, AmpConfig
 from tf_amp.config.exclusion import checked_patterns
@@ -21,13 +22,16 @@ from tf_amp.config.peers import is_joint, peers
 from tf_amp.config.scope_registry import Scope
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import layouts
+from tf_amp.tracing import grappler_preview
 
 if TYPE_CHECKING:
-    from grappler_pass.costs import CostModel
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.costs import CostModel, DeviceProfile
     from grappler_pass.graph.op_lists import OpLists
     from grappler_pass.kernels.kernel import Kernels
     from grappler_pass.pipeline import Settings
+    from grappler_pass.planning.draft import Layouts, Outcome, OwnSteps, Trial
 
 
 def settings_for(
@@ -98,7 +102,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
     )
     capability = devices.device_of_type("GPU").capability
     return dataclasses.replace(
-        chosen, layouts=layouts.layouts_for(chosen.low_dtype, capability)
+        chosen, layouts=layouts_for(chosen.low_dtype, capability)
     )
 
 
@@ -219,3 +223,108 @@ def check_config(config: AmpConfig) -> None:
         DeviceProfile.load(config.device_profile)
     except ProfileError as error:
         raise ConfigError(f"device_profile ({DEVICE_PROFILE}): {error}") from error
+
+
+# Behind the names of profiles.
+UNDER_XLA = " under XLA"
+
+
+def settings_under_xla(chosen: Settings) -> Settings:
+    """Return settings that price a graph as XLA compiles it.
+
+    What steps have taught about TensorFlow's own kernels says nothing of XLA's: prices
+    are those of the profile. Nor does an elementwise op in 16 bits save memory there,
+    for which it would be worth being slower.
+    """
+    from grappler_pass.costs import CostModel
+
+    home = chosen.home and chosen.home._replace(is_compiled=True)
+    models = {
+        kind: CostModel(_profile_under_xla(model.profile))
+        for kind, model in chosen.models.items()
+    }
+    return dataclasses.replace(
+        chosen, models=models, home=home, own_steps=None, tie=0.0, fuses=True
+    )
+
+
+def settings_with_steps(chosen: Settings) -> Settings:
+    """Return settings under XLA that let steps decide where prices are in doubt."""
+    own_steps = None if chosen.own_steps is None else StepsAlone(chosen.own_steps)
+    return dataclasses.replace(settings_under_xla(chosen), own_steps=own_steps)
+
+
+class StepsAlone(NamedTuple):
+    """Steps of one process alone: compiled workers do not compare theirs together.
+
+    Attributes:
+      own_steps: whose verdicts are asked for.
+    """
+
+    own_steps: OwnSteps
+
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Tell which of two graphs is faster; of workers each goes by its prices."""
+        from grappler_pass.planning.draft import Outcome
+
+        return Outcome.UNKNOWN if peers() else self.own_steps.outcome(trial, decided)
+
+
+def _profile_under_xla(profile: DeviceProfile) -> DeviceProfile:
+    """Return a profile by whose rates compiled code runs.
+
+    What the host takes to start one op after another does not count: a program is
+    started as a whole.
+    """
+    roofline = dataclasses.replace(profile.roofline, dispatch_seconds=0.0)
+    name = f"{profile.name}{UNDER_XLA}"
+    return dataclasses.replace(profile, name=name, roofline=roofline)
+
+
+def device_type_of_compiled() -> str:
+    """Return the type of device that a function runs on which is made, or called, here.
+
+    Not known is where else it will be called.
+    """
+    if all(device.device_type == "CPU" for device in devices.present_devices()):
+        return "CPU"
+    return "CPU" if functions.device_type_in_force() == "CPU" else "GPU"
+
+
+# From these compute capabilities on TensorFlow has the convolutions of a type read
+# channels last (generic_layout_optimizer.cc).
+_CHANNELS_LAST = {"float16": (7, 0), "bfloat16": (8, 0)}
+
+
+def layouts_for(low_dtype: str, capability: tuple[int, int] | None) -> Layouts | None:
+    """Return what chooses layouts for a type; None where they stay as they are.
+
+    Args:
+      low_dtype: "bfloat16" or "float16".
+      capability: compute capability of the oldest GPU; None: there is no GPU.
+    """
+    if capability is None or capability < _CHANNELS_LAST[low_dtype]:
+        return None
+    return functools.partial(_laid_out, "{}.{}".format(*capability))
+
+
+def _laid_out(
+    architecture: str, graph_def: GraphDef, kept: tuple[str, ...]
+) -> GraphDef | None:
+    """Return a graph in the layouts that TensorFlow chooses; None where it fails."""
+    from tensorflow.core.protobuf.config_pb2 import ConfigProto
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    cluster = graphs.cluster_of(architecture)
+    if cluster is None:
+        return None
+    meta_graph = MetaGraphDef(graph_def=grappler_preview.with_bodies(graph_def))
+    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
+    config = ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers.append("layout")
+    options.meta_optimizer_iterations = options.ONE
+    options.min_graph_nodes = -1
+    return grappler_preview.run_grappler(
+        meta_graph, config, cluster, "layouts stay as they are"
+    )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
     from tf_amp.rewriting.arriving_graphs import Arrival
-    from tf_amp.rewriting.compiled.uncompiled import WithoutXla
+    from tf_amp.rewriting.compiled import WithoutXla
 
 # What receives graphs instead of their being rewritten; a graph that it returns runs.
 Observer = Callable[

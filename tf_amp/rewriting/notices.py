@@ -10,18 +10,25 @@ import atexit
 import dataclasses
 import functools
 import os
+import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from grappler_pass.annotations import STAMP
 from grappler_pass.eligibility.exclusions import unmatched
 from grappler_pass.eligibility.reasons import Cause
 from grappler_pass.fork_safety import renewed_lock
+from grappler_pass.graph.op_table import PRODUCT_OPS
+from tf_amp._tensorflow_private.functions import definitions
+from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.config import devices
 from tf_amp.config.counts import counted
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import earlier_types, host
-from tf_amp.rewriting.compiled.pricing import UNDER_XLA
+from tf_amp.rewriting import host, unseen
+from tf_amp.rewriting.graph_settings import UNDER_XLA
+from tf_amp.tracing import bypass, graph_names, in_force
 from tf_amp.tracing.excluded_layers import is_of_layer
 
 if TYPE_CHECKING:
@@ -243,8 +250,8 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         return
     _job().look_for(config.exclude, plan)
     taking_part = host.current()
-    if plan.is_empty and (dtype := earlier_types.low_dtype_of(graph_def)):
-        why = earlier_types.cause_of(graph_def)
+    if plan.is_empty and (dtype := low_dtype_of(graph_def)):
+        why = _cause_of_low_types(graph_def)
         if taking_part.is_news(Code.LOW_ALREADY):
             already = f"{_name(plan)} computes in {dtype} already, since {why}"
             _print(Code.LOW_ALREADY, f"{already}, and tf-amp decides")
@@ -429,3 +436,90 @@ def _why(plan: Plan, config: AmpConfig) -> str:
 
 def _print(code: Code, text: str) -> None:
     code.say(text)
+
+
+# What TensorFlow's pass puts into the names of its casts.
+_OF_PASS = "-AutoMixedPrecision"
+
+
+def low_dtype_of(graph_def: GraphDef) -> str:
+    """Return the 16-bit type of most products of a graph; "" where that is none."""
+    import tensorflow as tf
+
+    types = Counter(
+        tf.dtypes.as_dtype(node.attr["T"].type).name
+        for node in graph_def.node
+        if node.op in PRODUCT_OPS and node.attr["T"].type
+    )
+    ((name, _),) = types.most_common(1) or [("", 0)]
+    return name if name in ("bfloat16", "float16") else ""
+
+
+def _cause_of_low_types(graph_def: GraphDef) -> str:
+    """Say who has put the products of a graph in 16 bits, and what to take out."""
+    if any(_OF_PASS in node.name for node in graph_def.node):
+        return (
+            "TensorFlow's own pass is on: take out auto_mixed_precision, or "
+            "enable_mixed_precision_graph_rewrite"
+        )
+    mixed = (name for name in _global_policies() if name.startswith("mixed_"))
+    policy = next(mixed, "")
+    if policy:
+        return (
+            f"Keras' policy {policy} is on: take out the policy, the float32 of the "
+            "last layer and the LossScaleOptimizer"
+        )
+    return "the program casts, or a policy of its layers: take that out"
+
+
+def _global_policies() -> tuple[str, ...]:
+    """Return the names of the policies that new layers of Keras and tf_keras get."""
+    keras: Any = sys.modules.get("keras")
+    tf_keras: Any = sys.modules.get("tf_keras")
+    policies = []
+    if hasattr(keras, "config"):
+        policies.append(keras.config.dtype_policy())
+    if hasattr(tf_keras, "mixed_precision"):
+        policies.append(tf_keras.mixed_precision.global_policy())
+    return tuple(str(policy.name) for policy in policies)
+
+
+_EARLIER = (
+    "enable it before the first call, or afterwards make the function anew "
+    "(of a Keras model: compile it again)"
+)
+_EARLIER_SESSION = "enable it before the Session is made, or make another"
+
+
+def mention_function(context: Any, name: bytes) -> None:
+    """Say so of a function that is called, unless it was traced in time."""
+    if _is_wanted() and _is_early(context, name):
+        announce_earlier_trace(graph_names.name_of_call(name.decode()), _EARLIER)
+
+
+def mention_run(session: Any) -> None:
+    """Say so of a graph that is run, unless its Session was made in time."""
+    ops = session.graph.get_operations()
+    products = [op for op in ops if op.type in PRODUCT_OPS]
+    if products:
+        unseen.note_products()
+        is_early = all(attribute_of(op, STAMP) is None for op in products)
+        if is_early and _is_wanted():
+            announce_earlier_trace(graph_names.SESSION, _EARLIER_SESSION)
+
+
+def _is_wanted() -> bool:
+    if bypass.leaves_graphs_alone() or Code.TRACED_BEFORE in host.current().said:
+        return False
+    config = in_force.current_config()
+    return config is not None and config.rewrites and config.verbose
+
+
+def _is_early(context: Any, name: bytes) -> bool:
+    """Return whether a function, or one that it calls, has products, and no stamps."""
+    has_products = False
+    for definition in definitions(context, name):
+        if any(STAMP in node.attr for node in definition.node_def):
+            return False
+        has_products |= any(node.op in PRODUCT_OPS for node in definition.node_def)
+    return has_products

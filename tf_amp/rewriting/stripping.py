@@ -3,17 +3,20 @@
 The marks on nodes name settings of this process and functions that it has traced; the
 watch for the origin of an overflow calls back into it, and so do gradients of branches
 that know of overflows. None of it means anything where the graph is loaded, and a
-callback that is not there fails.
+callback that is not there fails. What a program exports is its own model, in the types
+that it was written in, with no function that only this process knows: functions that
+were rewritten for XLA are kept as they were traced.
 """
 
 from __future__ import annotations
 
+import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
 from tf_amp._tensorflow_private import acting_after, acting_before, exports
-from tf_amp.rewriting.compiled import traced_bodies
 
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
 _SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
@@ -37,7 +40,7 @@ def strip_stamps(graph_def: Any) -> None:
 
 
 def _strip(graph_def: Any, goes: Callable[[str], bool]) -> None:
-    traced_bodies.restore(graph_def)
+    restore_traced(graph_def)
     _silence_watches(graph_def)
     for attr in _attributes(graph_def):
         # Branches have the gradients again that TensorFlow has for them.
@@ -114,3 +117,44 @@ def _silence_watches(graph_def: Any) -> None:
         node.Clear()
         node.name, node.device, node.op = name, device, "NoOp"
         node.input.extend(controls)
+
+
+# By the name of a function, as it was; None for one that was made for another alone.
+_bodies: dict[str, bytes | None] = {}
+
+
+def keep_traced(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
+    """Remember a function as long as its traced graph lives.
+
+    Args:
+      graph: as traced.
+      definition: the FunctionDef before it is rewritten.
+      copies: names of the functions that are made for it alone.
+    """
+    name = str(definition.signature.name)
+    _bodies.update(dict.fromkeys(copies))
+    _bodies[name] = zlib.compress(definition.SerializeToString(), 1)
+    weakref.finalize(graph, _forget_traced, (name, *copies)).atexit = False
+
+
+def has_rewritten(graph_def: Any) -> bool:
+    """Return whether a graph calls functions that were rewritten for XLA."""
+    return any(f.signature.name in _bodies for f in graph_def.library.function)
+
+
+def restore_traced(graph_def: Any) -> None:
+    """Put every rewritten function in a graph's library back, in place."""
+    functions = graph_def.library.function
+    for function in functions:
+        kept = _bodies.get(function.signature.name)
+        if kept is not None:
+            function.ParseFromString(zlib.decompress(kept))
+    remaining = [f for f in functions if _bodies.get(f.signature.name, b"") is not None]
+    if len(remaining) < len(functions):
+        del functions[:]
+        functions.extend(remaining)
+
+
+def _forget_traced(names: tuple[str, ...]) -> None:
+    for name in names:
+        _bodies.pop(name, None)

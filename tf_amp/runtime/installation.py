@@ -16,8 +16,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
-from tf_amp.rewriting.compiled import functions as compiled
-from tf_amp.rewriting.compiled import instances
+from tf_amp.rewriting import compiled as compiled
 from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config, in_force, settings_here, stamp_graph
@@ -79,20 +78,20 @@ def install_rewriting(config: AmpConfig) -> None:
     """
     from grappler_pass import plugin
     from tf_amp.compare import call_sites
-    from tf_amp.rewriting import earlier_traces
+    from tf_amp.rewriting import notices
 
     _build_host()
     plugin.load(arriving_graphs.rewrite_graph)
     private.install(private.CREATE_SESSION, private.acting_after(_stamp_session))
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     comparing_calls = functools.partial(
-        call_sites.comparing_calls, first_called=earlier_traces.mention_function
+        call_sites.comparing_calls, first_called=notices.mention_function
     )
     private.install(calls.CALL_IN_EAGER_MODE, comparing_calls)
     comparing_runs = functools.partial(
         call_sites.comparing_runs,
         times_changed=overflow_origin.times_returned,
-        first_called=earlier_traces.mention_run,
+        first_called=notices.mention_run,
     )
     private.install(calls.RUN_IN_SESSION, comparing_runs)
     private.install(exports.CONVERT_TO_TFLITE, plugin.paused())
@@ -111,7 +110,7 @@ def _build_host() -> None:
             host.Pass(
                 "compiled",
                 "calls compiled functions as prices prefer them",
-                instances.called_in_turn,
+                compiled.called_in_turn,
             ),
             host.Pass(
                 "lighten",

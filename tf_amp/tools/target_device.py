@@ -20,7 +20,7 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.rewriting import graph_settings
-from tf_amp.rewriting.compiled.pricing import settings_under_xla
+from tf_amp.rewriting.graph_settings import settings_under_xla
 from tf_amp.tracing import grappler_preview
 
 # TensorFlow chooses what it fuses by it.

@@ -10,15 +10,22 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.annotations import BARRIER
-from grappler_pass.functions.bodies import Body, bodies_of
-from grappler_pass.functions.body_rewriting import with_bodies
-from grappler_pass.functions.calls import callers_first, rename_functions
-from grappler_pass.functions.conversion import graph_from_function, library_of
-from grappler_pass.functions.plan_merging import PlanPart, merged
-from grappler_pass.graph.loops import TRIP_COUNT_GUESS
+from grappler_pass.functions.bodies import (
+    Body,
+    PlanPart,
+    bodies_of,
+    merged,
+    with_bodies,
+)
+from grappler_pass.functions.conversion import (
+    callers_first,
+    graph_from_function,
+    library_of,
+    rename_functions,
+)
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.view import TRIP_COUNT_GUESS, Item
 from grappler_pass.pipeline import plan_graph
 from grappler_pass.planning.plan import Cause, Plan
 from tests.rewriters import rewritten_by, settings_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.functions.bodies import bodies_of
-from grappler_pass.functions.body_rewriting import with_bodies
+from grappler_pass.functions.bodies import bodies_of, with_bodies
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph.loops import TRIP_COUNT_GUESS
 from grappler_pass.graph.view import (
+    TRIP_COUNT_GUESS,
     GraphError,
     GraphView,
     Item,

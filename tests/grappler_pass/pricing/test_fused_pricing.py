@@ -16,7 +16,7 @@ from grappler_pass.planning.draft import Draft
 from grappler_pass.pricing.seconds import NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
-from tf_amp.rewriting.compiled.pricing import settings_under_xla
+from tf_amp.rewriting.graph_settings import settings_under_xla
 
 CHAIN = """
 x = Placeholder shape=[4096,4096]

@@ -18,8 +18,7 @@ from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, optimize
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Cause
-from grappler_pass.rewriting.constant_axes import with_constant_axes
-from grappler_pass.rewriting.transposes import without_pairs
+from grappler_pass.rewriting.layouts import with_constant_axes, without_pairs
 from tests.text_graph import graph_from_text, text_from_graph
 
 SHAPE = 8, 64, 32, 32

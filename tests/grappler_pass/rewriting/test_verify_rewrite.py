@@ -8,8 +8,7 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.effects import lost_effects
-from grappler_pass.rewriting.verify import VerifyError, verify_rewrite
+from grappler_pass.rewriting.verify import VerifyError, lost_effects, verify_rewrite
 from tests.text_graph import graph_from_text
 
 GIVEN = """

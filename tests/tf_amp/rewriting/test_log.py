@@ -64,7 +64,7 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
     [
         ("grappler_pass.pipeline.optimize", "autograph=True"),
         ("tf_amp.rewriting.arriving_graphs.marks_from_graph_def", "autograph=True"),
-        ("tf_amp.rewriting.compiled.functions._rewrite_accessed", "jit_compile=True"),
+        ("tf_amp.rewriting.compiled._rewrite_accessed", "jit_compile=True"),
     ],
 )
 def test_a_graph_whose_rewrite_fails_is_written_with_its_error(

@@ -32,7 +32,7 @@ from tests.pretended_gpu import (
     type_of,
 )
 from tf_amp._tensorflow_private import graphs as private
-from tf_amp.rewriting import layouts
+from tf_amp.rewriting import graph_settings
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
@@ -303,7 +303,7 @@ def test_new_nodes_are_on_the_gpu(program: Program) -> None:
 def test_biases_are_added_in_float32_where_layouts_cannot_be_chosen() -> None:
     program = PROGRAMS["biased step"]
     with (
-        mock.patch.object(layouts, "_laid_out", lambda *asked: None),
+        mock.patch.object(graph_settings, "_laid_out", lambda *asked: None),
         enabled(V100, "float16"),
     ):
         found = program.traced(V100).optimized()
@@ -344,7 +344,7 @@ def test_transposes_are_in_the_predicted_time() -> None:
 
     with pretended(V100):
         traced, seconds = found()
-    left_alone = mock.patch.object(layouts, "layouts_for", lambda *asked: None)
+    left_alone = mock.patch.object(graph_settings, "layouts_for", lambda *asked: None)
     with left_alone, pretended(V100):
         _, without = found()
     model = CostModel(DeviceProfile.load("v100"))
@@ -398,10 +398,10 @@ def test_bfloat16_products_with_a_bias_are_in_parts(dtype: str) -> None:
 def test_layouts_are_chosen_where_tensor_cores_compute_in_a_type(
     dtype: str, capability: tuple[int, int] | None, is_chosen: bool
 ) -> None:
-    assert (layouts.layouts_for(dtype, capability) is not None) == is_chosen
+    assert (graph_settings.layouts_for(dtype, capability) is not None) == is_chosen
 
 
 def test_a_graph_that_tensorflow_refuses_gets_no_layouts() -> None:
-    choose = layouts.layouts_for("float16", V100.capability)
+    choose = graph_settings.layouts_for("float16", V100.capability)
     assert choose is not None
     assert choose(GraphDef(), ("missing",)) is None

@@ -41,7 +41,7 @@ OUTSIDE = {
     "tf_amp.rewriting.arriving_graphs._item_from_grappler": ("settings", "float32"),
     "tf_amp.rewriting.arriving_graphs.stripping.is_converted": ("read", "float32"),
     "tf_amp.training.overflow.origin.float32_nodes": ("read", "float32"),
-    "tf_amp.rewriting.compiled.instances.called_in_turn": ("compiled", "bfloat16"),
+    "tf_amp.rewriting.compiled.called_in_turn": ("compiled", "bfloat16"),
     "tf_amp.training.finiteness.finite_branches.lightened": ("lighten", "bfloat16"),
     "tf_amp.training.overflow.origin.keeping_graph": ("watch", "bfloat16"),
 }

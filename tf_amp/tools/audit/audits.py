@@ -14,15 +14,15 @@ from typing import Any
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
-from grappler_pass.functions.plan_merging import merged
+from grappler_pass.functions.bodies import merged
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft, Settings
 from grappler_pass.planning.trying import UnaskedSteps
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.rewriting.compiled import explaining
-from tf_amp.rewriting.compiled.explaining import DraftPart
+from tf_amp.rewriting import compiled
+from tf_amp.rewriting.compiled import DraftPart
 from tf_amp.run.batches import signatures_of
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit.cases import Alternatives
@@ -123,7 +123,7 @@ def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
     return Audit(
         device=target.profile.name,
         graph=name,
-        plan=merged(explaining.plan_parts(parts)),
+        plan=merged(compiled.plan_parts(parts)),
         obstacles=obstacles_of(alternatives),
         kernels=target.kernels,
         assumptions=str(target.profile.provenance.get("how", "")),
@@ -173,9 +173,9 @@ def _parts_of(
         return own, _settings(target, config)
 
     if is_compiled_function(function):
-        return explaining.drafts_of_compiled(function.graph, settings_of)
+        return compiled.drafts_of_compiled(function.graph, settings_of)
     graph_def, kept, _ = explanation.traced_graph(function, (), {}, batch=batch)
-    called = explaining.drafts_of_callees(function.graph, settings_of)
+    called = compiled.drafts_of_callees(function.graph, settings_of)
     return (_traced_part(graph_def, kept, name, target), *called)
 
 

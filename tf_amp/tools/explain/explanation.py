@@ -29,8 +29,7 @@ from tf_amp.compare.verdicts import own_steps_for
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, NotMeasurableError
-from tf_amp.rewriting import graph_settings
-from tf_amp.rewriting.compiled import explaining
+from tf_amp.rewriting import compiled, graph_settings
 from tf_amp.run.batches import set_batch, signatures_of
 from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
@@ -115,7 +114,7 @@ def _explained(
                 "jit_compile."
             )
         if is_compiled_function(fn):
-            return explaining.plan_of_compiled(fn.graph, _settings_of_body)
+            return compiled.plan_of_compiled(fn.graph, _settings_of_body)
     graph_def, kept, name = traced_graph(fn, args, dict(kwargs), fetches, batch)
     config = config_for(graph_def)
     graph_def = grappler_preview.optimized_graph(graph_def, kept)
@@ -127,7 +126,7 @@ def _explained(
     plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
     if isinstance(fn, GraphDef):
         return plan
-    return explaining.plan_with_compiled(plan, fn.graph, _settings_of_body)
+    return compiled.plan_with_compiled(plan, fn.graph, _settings_of_body)
 
 
 def _settings_of_body(

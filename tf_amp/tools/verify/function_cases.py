@@ -15,8 +15,8 @@ from grappler_pass.graph.view import GraphView
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.rewriting.compiled import traced_bodies
-from tf_amp.rewriting.compiled.pricing import settings_under_xla
+from tf_amp.rewriting import stripping
+from tf_amp.rewriting.graph_settings import settings_under_xla
 from tf_amp.run.batches import arguments_by_placeholder
 from tf_amp.run.graph_cases import GraphCase
 from tf_amp.run.graph_copy import Array
@@ -121,7 +121,7 @@ def _case_from_graph(
     """Return a traced graph, run for the nodes that are kept, as a case."""
     config = choice.applied_to(explanation.config_for(graph_def))
     # What it calls is in 16 bits already, also where it stays float32 itself.
-    is_compiled = is_compiled or traced_bodies.has_rewritten(graph_def)
+    is_compiled = is_compiled or stripping.has_rewritten(graph_def)
     if is_compiled:
         optimized = _inlined_as_traced(graph_def, kept)
     else:
@@ -192,7 +192,7 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> GraphCase:
 def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
     """Return a graph with its functions inlined, those rewritten for XLA as traced."""
     traced = copy.deepcopy(graph_def)
-    traced_bodies.restore(traced)
+    stripping.restore_traced(traced)
     return grappler_preview.inlined_graph(traced, kept)
 
 

@@ -19,7 +19,7 @@ from grappler_pass.planning.draft import Settings
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting import host
-from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
+from tf_amp.rewriting.compiled import Uncompiled, WithoutXla
 from tf_amp.run import recording
 from tf_amp.run.graph_cases import GraphCase, sandbox_of
 from tf_amp.run.graph_copy import Array, Content

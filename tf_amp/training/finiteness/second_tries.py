@@ -22,6 +22,6 @@ def added(arrival: Arrival) -> GraphDef | None:
     """Return a graph with a second try; None for the same."""
     if _AGAIN not in arrival.data:
         return None
-    from grappler_pass.rewriting.second_try.taking import with_second_tries
+    from grappler_pass.rewriting.second_try import with_second_tries
 
     return with_second_tries(arrival.running)

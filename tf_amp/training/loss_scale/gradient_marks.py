@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.annotations import AGAIN, BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
-from grappler_pass.rewriting.second_try.calls import Counters
+from grappler_pass.rewriting.second_try import Counters
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 
 

@@ -62,7 +62,7 @@ def outcome_of(running: bytes, overflows: int, is_gradient: bool) -> str:
     """
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.rewriting.second_try.taking import skips, tries_again
+    from grappler_pass.rewriting.second_try import skips, tries_again
 
     nodes = GraphDef.FromString(running).node
     if skips(nodes):

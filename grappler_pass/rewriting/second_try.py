@@ -1,15 +1,18 @@
 """Take gradients again that overflowed, without the loss scale, where they are used.
 
-Before   scale --> ... --> gradient --> finite? --> adjusts the scale
-                           gradient --> reader
-After    1, if not finite --> ... --> gradient'
-         Merge(gradient if finite, gradient') --> reader
+    Before   scale --> ... --> gradient --> finite? --> adjusts the scale
+                               gradient --> reader
+    After    1, if not finite --> ... --> gradient'
+             Merge(gradient if finite, gradient') --> reader
 
 What lies between the scale and the gradients is copied. The copy starts from a constant
 that runs only after an overflow, so that all else in it does. Whoever reads any of what
 is copied, as gradients of gradients do, reads the copy then; what reads whether the
 gradients are finite reads that of the second ones, as does the state, which has lowered
 its scale by then: an overflow that did no harm is not counted as a skipped step.
+
+The scales of calls for gradients are marked as they are traced. The name scope in which
+a call looks whether its gradients are finite identifies it.
 
 Not done: where a graph holds an optimizer's step or an assignment that is skipped,
 since a later step makes good for it; where the copy might have effects, or draws random
@@ -19,8 +22,10 @@ numbers; functions that are called and stay so, and what XLA compiles.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -35,15 +40,40 @@ from tensorflow.core.framework.types_pb2 import (
 )
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.annotations import FINITE_BRANCH, SCALE_UPDATE, SKIPPED_ASSIGNMENT
+from grappler_pass.annotations import (
+    AGAIN,
+    BARRIER,
+    FINITE_BRANCH,
+    LOSS_SCALE,
+    SCALE_UPDATE,
+    SKIPPED_ASSIGNMENT,
+)
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS, NEXT_ITERATION_OPS
+from grappler_pass.graph.op_table import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    NEXT_ITERATION_OPS,
+    READ_OPS,
+)
+from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.type_slots import signature_of
-from grappler_pass.graph.view import GraphView, port_text
+from grappler_pass.graph.view import (
+    Frame,
+    GraphView,
+    Node,
+    Port,
+    port_text,
+    split_input,
+)
 from grappler_pass.graph.walks import reached
-from grappler_pass.rewriting.named_graphs import copied, name_in, texts_of
-from grappler_pass.rewriting.second_try.calls import Call, calls_in, scope_of
-from grappler_pass.rewriting.second_try.regions import Region, port_of, region_of
+from grappler_pass.rewriting.named_graphs import (
+    Readers,
+    copied,
+    name_in,
+    readers_in,
+    texts_of,
+)
 
 NAME = "tf_amp_again"
 _PARTS = {DT_COMPLEX64: DT_FLOAT, DT_COMPLEX128: DT_DOUBLE}
@@ -425,3 +455,217 @@ def _set_attributes(node: NodeDef, attributes: Mapping[str, Any]) -> None:
 def _dtype(view: GraphView, text: str) -> int:
     port = port_of(view, text)
     return signature_of(view.nodes[port.node].proto).outputs[port.output].dtype
+
+
+# What shows whether all gradients are finite reads one of these.
+_SUMS = ("AddN", "Cast", "L2Loss")
+# What is a scale, or one divided by it, where what it reads is.
+_SCALES = ("Cast", "Complex", "Identity", "Reciprocal", "Snapshot")
+# TensorFlow puts these in front of names.
+_PREFIX = re.compile(r"(ConstantFolding|ConstantFoldingCtrl|Func)/")
+_SCOPE = re.compile(rf".*?{SCALE_UPDATE}(_\d+)?(?=/|$)")
+
+
+class Counters(NamedTuple):
+    """What a state counts in one vector.
+
+    Attributes:
+      size: how many numbers.
+      finite: the place of what is 1 if the latest gradients are finite, else 0.
+      skipped: the place of the number of overflows.
+    """
+
+    size: int
+    finite: int
+    skipped: int
+
+    def mark(self, output: int) -> str:
+        """Return what is written on a node of which an output is the scale."""
+        return " ".join(map(str, (output, *self)))
+
+
+class Call(NamedTuple):
+    """One call for gradients.
+
+    Attributes:
+      scale: the text of what the seeds are multiplied by.
+      scope: the name of the scope that looks at the gradients.
+      gradients: the texts of what is looked at there, in true units.
+      is_finite: the node that says whether all of it is finite.
+      counters: what the state counts.
+      handle: the text of the variable that holds these.
+    """
+
+    scale: str
+    scope: str
+    gradients: tuple[str, ...]
+    is_finite: str
+    counters: Counters
+    handle: str
+
+
+def calls_in(graph_def: GraphDef) -> Iterator[Call]:
+    """Yield the calls of a graph."""
+    nodes = {node.name: node for node in graph_def.node}
+    readers = readers_in(graph_def.node)
+    scopes: dict[str, list[NodeDef]] = defaultdict(list)
+    for node in graph_def.node:
+        scopes[scope_of(node.name)].append(node)
+    for node in graph_def.node:
+        if AGAIN in node.attr:
+            yield from _calls_of(node, nodes, readers, scopes)
+
+
+def scope_of(name: str) -> str:
+    """Return the scope of a node that adjusts a loss scale; "" of another node."""
+    if SCALE_UPDATE not in name:
+        return ""
+    found = _SCOPE.match(_PREFIX.sub("", name, count=1))
+    return found.group() if found else ""
+
+
+def _calls_of(
+    marked: NodeDef,
+    nodes: Mapping[str, NodeDef],
+    readers: Readers,
+    scopes: Mapping[str, Sequence[NodeDef]],
+) -> Iterator[Call]:
+    output, *places = map(int, marked.attr[AGAIN].s.split())
+    scale = f"{marked.name}:{output}" if output else marked.name
+    by_scope: dict[str, list[str]] = {}
+    for text in _unscaled(scale, readers):
+        for end in _rounded(text, readers):
+            for reader in readers[end]:
+                if scope := scope_of(reader.name):
+                    ends = by_scope.setdefault(scope, [])
+                    ends.extend([end] if end not in ends else [])
+    for scope, gradients in by_scope.items():
+        is_finite = _is_finite(scopes[scope], nodes)
+        handle = _handle(scopes[scope], nodes)
+        if is_finite and handle:
+            counters = Counters(*places)
+            yield Call(scale, scope, tuple(gradients), is_finite, counters, handle)
+
+
+def _unscaled(scale: str, readers: Readers) -> Iterator[str]:
+    """Yield the gradients in true units that a scale is taken out of."""
+
+    def scales(text: str) -> Iterator[str]:
+        return (node.name for node in readers[text] if node.op in _SCALES)
+
+    for text in reached([scale], scales):
+        for node in readers[text]:
+            if BARRIER in node.attr:
+                yield node.name
+
+
+def _rounded(text: str, readers: Readers) -> Iterator[str]:
+    """Yield a gradient, and what it is as its type holds it."""
+    return reached([text], lambda t: (n.name for n in readers[t] if n.op == "Cast"))
+
+
+def _is_finite(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
+    """Name the node that looks at the sum of all squares; "" for none."""
+    names = {node.name for node in within}
+    found = [
+        node.name
+        for node in within
+        if node.op == "IsFinite"
+        and name_in(node.input[0]) in names
+        and nodes[name_in(node.input[0])].op in _SUMS
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
+    """Return the text of the variable that holds the counters of a state."""
+    names = {name_in(text) for node in within for text in texts_of(node)}
+
+    def sources(name: str) -> list[str]:
+        return [name_in(text) for text in texts_of(nodes[name]) if text[0] != "^"]
+
+    for name in reached(sorted(names), sources):
+        node = nodes[name]
+        is_state = LOSS_SCALE in node.attr and node.op == "ReadVariableOp"
+        if is_state and node.attr["dtype"].type == DT_INT64:
+            return _outside_branches(texts_of(node)[0], nodes)
+    return ""
+
+
+def _outside_branches(text: str, nodes: Mapping[str, NodeDef]) -> str:
+    node = nodes[name_in(text)]
+    while node.op in ("Identity", "Switch"):
+        text = texts_of(node)[0]
+        node = nodes[name_in(text)]
+    return text
+
+
+class Region(NamedTuple):
+    """What lies between the scale of a call and its gradients, by number.
+
+    Attributes:
+      scaled: nodes that are computed from the scale.
+      all: the same, and whatever else is in a loop that some of them are in.
+    """
+
+    scaled: frozenset[int]
+    all: frozenset[int]
+
+
+def region_of(view: GraphView, call: Call) -> Region | None:
+    """Return what is to be computed again; None where that might have effects."""
+    scale = port_of(view, call.scale)
+    own = view.frame(scale.node)
+
+    def is_between(index: int) -> bool:
+        """Say whether a node is of this round of a loop, and adjusts no loss scale."""
+        node = view.nodes[index]
+        if own is not None and own not in view.loops(index):
+            return False
+        is_next = node.op in NEXT_ITERATION_OPS and view.frame(index) == own
+        return not is_next and not scope_of(node.name)
+
+    def readers(index: int) -> list[int]:
+        return [i for i in view.read_by(index) if is_between(i)]
+
+    def sources(index: int) -> list[int]:
+        return [port.node for port in view.nodes[index].inputs]
+
+    starts = [r.node for r in view.readers(scale) if is_between(r.node)]
+    after = set(reached(starts, readers))
+    ends = [port_of(view, text).node for text in call.gradients]
+    before = set(reached(ends, sources))
+    scaled = frozenset(after & before)
+    whole = scaled | _in_loops(view, scaled, view.loops(scale.node))
+    if not scaled.issuperset(ends) or any(_is_unique(view.nodes[i]) for i in whole):
+        return None
+    return Region(scaled, whole)
+
+
+def port_of(view: GraphView, text: str) -> Port:
+    """Return the port that an input string names."""
+    name, output = split_input(text)
+    return Port(view.index[name], output)
+
+
+def _in_loops(
+    view: GraphView, scaled: frozenset[int], around: tuple[Frame, ...]
+) -> frozenset[int]:
+    """Return what belongs to the loops that some nodes are in, but not all around."""
+    loops = {loop for i in scaled for loop in view.loops(i)}.difference(around)
+    if not loops:
+        return frozenset()
+    inside = {n.index for n in view.nodes if not loops.isdisjoint(view.loops(n.index))}
+    exits = {
+        node.index
+        for node in view.nodes
+        if node.op in EXIT_OPS and node.inputs[0].node in inside
+    }
+    return frozenset(inside | exits)
+
+
+def _is_unique(node: Node) -> bool:
+    """Say whether a node cannot be run twice with the same outcome."""
+    if node.op in READ_OPS:
+        return False
+    return has_effects(node.op) or is_random(node.op)

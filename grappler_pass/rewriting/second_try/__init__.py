@@ -1,1 +1,0 @@
-"""Gradients that overflowed, taken a second time without a loss scale."""

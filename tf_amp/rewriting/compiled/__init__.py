@@ -1,1 +1,0 @@
-"""Functions compiled by XLA (`jit_compile=True`), which Grappler never sees."""
