@@ -34,7 +34,7 @@ from keras_callbacks.loss_scale_monitor import (
 from keras_callbacks.step_time_monitor import Comparison
 from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
 from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
-from tf_amp.config.loss_scales.choosing import loss_scale_for
+from tf_amp.config.devices import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 from tf_amp.runtime import model_scopes, switch

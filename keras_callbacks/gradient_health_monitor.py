@@ -25,8 +25,8 @@ from keras_callbacks.loss_scale_monitor import (
 )
 from tf_amp._tensorflow_private import unconverted
 from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.devices import loss_scale_for, low_dtype_of
 from tf_amp.config.loss_scales.arguments import check_count
-from tf_amp.config.loss_scales.choosing import loss_scale_for, low_dtype_of
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import bypass

@@ -206,8 +206,8 @@ _OF_SETTINGS = (
     Fault(
         "A setting of the environment is not read.",
         "tf_amp/config/amp_config.py",
-        "exclude=_read(given, EXCLUDE, patterns_from_text, ()),",
-        "exclude=(),",
+        "            if texts.get(row.variable)\n",
+        '            if texts.get(row.variable) and name != "exclude"\n',
         (
             f"{_TF_AMP}/config/test_config.py::"
             "test_every_field_makes_a_round_trip_through_the_environment",
@@ -237,8 +237,8 @@ _OF_SETTINGS = (
     Fault(
         "What a scope excludes takes the place of what enable does.",
         "tf_amp/runtime/scope.py",
-        "exclude = tuple(dict.fromkeys((*base.exclude, *patterns)))",
-        "exclude = patterns or base.exclude",
+        "patterns = tuple(dict.fromkeys((*base.exclude, *exclude)))",
+        "patterns = exclude or base.exclude",
         (
             f"{_TF_AMP}/runtime/test_scope.py::"
             "test_what_a_scope_excludes_adds_to_what_enable_does",

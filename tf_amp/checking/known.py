@@ -33,7 +33,7 @@ from tf_amp.compare.kept_file import (
     is_line,
     mapping_in,
 )
-from tf_amp.config import arithmetic_variables, devices
+from tf_amp.config import devices
 from tf_amp.config.amp_config import CHECK, AmpConfig
 from tf_amp.config.counts import counted
 from tf_amp.run.graph_run import StuckError, most_bytes, run_in_own_thread
@@ -192,7 +192,7 @@ def _machine_text(device: devices.Device) -> str:
     else:
         place = devices.cost_key(device)
     build = f"TensorFlow {tf.version.VERSION} {tf.version.GIT_VERSION}"
-    return ", ".join(filter(None, (place, build, arithmetic_variables.of_kernels())))
+    return ", ".join(filter(None, (place, build, devices.kernel_variables())))
 
 
 _SHIPPED = pathlib.Path(__file__).parent / "shipped"

@@ -29,8 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     arguments.add_model_to(parser)
     add = parser.add_argument
-    arguments.add_profile_to(
-        parser, required=True, help="v100, t4, a100, h100, ...; need not be present"
+    arguments.add_setting_to(
+        parser,
+        "device_profile",
+        required=True,
+        help="v100, t4, a100, h100, ...; need not be present",
     )
     add("--dtype", choices=LOW_DTYPES, help="the device's by default")
     arguments.add_batch_to(parser)

@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--compare", type=pathlib.Path, metavar="OTHER", help="a FOLDER or FILE as well"
     )
     add("--open", action="store_true", help="show it in a browser")
-    arguments.add_profile_to(parser, help="plan for this device")
+    arguments.add_setting_to(parser, "device_profile")
     arguments.add_batch_to(parser)
     add("--measure", action="store_true", help="run the SavedModel both ways, too")
     arguments.add_limit_to(parser)

@@ -5,24 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from tf_amp.commands.shared.arguments import (
-    add_checked_to,
-    add_rewriting_to,
-    check_file,
-    environment_from,
-)
+from tf_amp.commands.shared import arguments
 from tf_amp.commands.shared.exit_codes import DONE
-from tf_amp.config import amp_config
-from tf_amp.config.amp_config import LEVELS
-from tf_amp.config.list_edits import (
+from tf_amp.config.amp_config import VERBOSE
+from tf_amp.config.setting_values import (
     LISTS,
     VERBS,
     ListEdit,
     checked_edits,
     env_from_edits,
 )
-from tf_amp.config.loss_scales.words import loss_scale_from_words
-from tf_amp.config.setting_values import checked_fusions, checked_tune
 from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts
 
@@ -34,31 +26,10 @@ EXITS = {DONE: "and others: the script's own"}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     add = parser.add_argument
-    levels = "; ".join(f"{name} {summary}" for name, summary in LEVELS.items())
-    add_rewriting_to(parser, levels)
-    add("--log", metavar="DIR", help="write graphs and plans there")
-    add_checked_to(
-        parser,
-        "--loss-scale",
-        loss_scale_from_words,
-        metavar="SCALE",
-        help="dynamic, statistical, none, or a number; by default as the type needs it",
-    )
-    add_checked_to(
-        parser,
-        "--tune",
-        checked_tune,
-        help="on (default) or off: whether own steps decide what is close",
-    )
-    add_checked_to(
-        parser,
-        "--fuse",
-        checked_fusions,
-        metavar="RULES",
-        help="on (default), off, or rewrites beside types",
-    )
+    for name in (*arguments.REWRITING, "log_dir", "loss_scale", "tune", "fuse"):
+        arguments.add_setting_to(parser, name)
     for verb in VERBS:
-        add_checked_to(
+        arguments.add_checked_to(
             parser,
             f"--{verb}",
             _edit_from,
@@ -67,37 +38,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar="LIST=OP,OP",
             help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
         )
-    add_checked_to(
-        parser,
-        "--ranges",
-        check_file,
-        metavar="FILE",
-        help="what `tf-amp ranges` wrote",
-    )
-    add("--check", choices=("on", "off"), help="whether kernels are checked first")
-    add("--strict", action="store_true", help="raise on failure")
+    for name in ("ranges", "check", "strict"):
+        arguments.add_setting_to(parser, name)
     add("-q", "--quiet", action="store_true", help="print nothing of tf-amp's own")
-    add("-v", "--verbose", action="store_true", help="print one line per graph")
+    add(
+        "-v",
+        "--verbose",
+        dest="is_logged",
+        action="store_true",
+        help="print one line per graph",
+    )
     running_scripts.add_script_to(parser)
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     edits = _list_edits(options)
-    environment = {
-        **environment_from(options),
-        amp_config.LOG: options.log,
-        amp_config.LOSS_SCALE: options.loss_scale,
-        amp_config.TUNE: options.tune,
-        amp_config.FUSE: options.fuse,
-        amp_config.CHECK: options.check,
-        amp_config.STRICT: "1" if options.strict else None,
-        amp_config.RANGES: options.ranges,
-        amp_config.VERBOSE: "0" if options.quiet else None,
-        **edits,
-    }
-    running_scripts.switch_on(environment)
-    if options.verbose:
+    quiet = {VERBOSE: "0"} if options.quiet else {}
+    running_scripts.switch_on({**arguments.environment_from(options), **quiet, **edits})
+    if options.is_logged:
         from absl import logging
 
         logging.set_verbosity(logging.INFO)

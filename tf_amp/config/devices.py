@@ -1,8 +1,11 @@
-"""Which 16-bit type and which device profile suit the devices at hand.
+"""What a configuration comes to on the devices available: type, profile, loss scale.
 
 bfloat16 on every CPU and on GPUs that compute in it (capability 8.0), float16 on older
 GPUs. Only physical devices are looked at, so that a program can still configure its
 logical ones; nothing here is asked before the first graph arrives.
+
+What an op costs holds only while some other variables of the environment stay, by which
+TensorFlow and the libraries that it calls compute; they are read as their owners do.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.config import arithmetic_variables
 from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.loss_scales.protocol import LossScale, NoOpLossScale
+from tf_amp.config.loss_scales.words import loss_scale_from_words
 
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceKey, DeviceProfile
@@ -24,6 +28,27 @@ if TYPE_CHECKING:
 _BFLOAT16_CAPABILITY = _TF32_CAPABILITY = (8, 0)
 _CPU_FILE = pathlib.Path("/proc/cpuinfo")
 _GPU_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
+
+_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
+_PRODUCTS_OF_TENSORFLOW = "TF_SET_ONEDNN_FPMATH_MODE"
+_PRODUCTS_OF_ONEDNN = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+_TF32 = "NVIDIA_TF32_OVERRIDE"
+# How names of variables begin by which oneDNN, cuDNN and cuBLAS choose kernels.
+_KERNELS = (
+    "CUBLAS_",
+    "CUDNN_",
+    "DNNL_",
+    "NVIDIA_",
+    "ONEDNN_",
+    "TF_CUDNN_",
+    "TF_ENABLE_ONEDNN_",
+    "TF_ONEDNN_",
+)
+
+_MOST_THREADS = 2**31 - 1
+_PRODUCT_TYPES = ("any", "bf16", "f16", "tf32")
+
+NO_SCALING = NoOpLossScale()
 
 
 class Device(NamedTuple):
@@ -127,7 +152,7 @@ def cpu_key() -> DeviceKey:
         flags=cpu_flags() & DECISIVE_FLAGS,
         threads=_op_threads(),
         onednn=True if onednn is None else onednn,
-        float32_products=arithmetic_variables.float32_products(),
+        float32_products=_float32_products(),
     )
 
 
@@ -153,6 +178,57 @@ def cpu_flags() -> frozenset[str]:
 def cpu_model() -> str:
     """Return the CPU's name, for people and for its profile's key."""
     return _cpu_field(("model name",)) or platform.machine()
+
+
+def _float32_products() -> str:
+    """Return the type that oneDNN may round float32 to in products; "" for none.
+
+    On CPUs without units for the type the numbers and their price stay the same.
+    """
+    if os.environ.get(_PRODUCTS_OF_TENSORFLOW) == "BF16":
+        return "bf16"
+    named = (os.environ.get(name, "").lower() for name in _PRODUCTS_OF_ONEDNN)
+    chosen = next(filter(None, named), "")
+    return chosen if chosen in _PRODUCT_TYPES else ""
+
+
+def kernel_variables() -> str:
+    """Return the variables, as NAME=value, by which libraries choose kernels."""
+    names = sorted(n for n in os.environ if n.startswith(_KERNELS) and "VERB" not in n)
+    return " ".join(f"{name}={os.environ[name]}" for name in names)
+
+
+def loss_scale_for(config: AmpConfig | None) -> LossScale:
+    """Return the loss scale for gradients taken under a configuration, if any.
+
+    What the user asks for goes before all else, whatever the type. Where nothing was
+    said, float16 needs scaling, and what stays float32 or becomes bfloat16 does not.
+    """
+    if config is None:
+        return NO_SCALING
+    if config.loss_scale is not None:
+        return config.loss_scale
+    if config.rewrites and low_dtype_of(config) == "float16":
+        return loss_scale_from_words("dynamic")
+    return NO_SCALING
+
+
+def low_dtype_of(config: AmpConfig | None) -> str:
+    """Return the 16-bit type that graphs are rewritten to; by default the device's."""
+    if config is None:
+        return _low_dtype(None, None)
+    return _low_dtype(config.dtype, config.device_profile)
+
+
+@functools.cache
+def _low_dtype(dtype: str | None, device_profile: str | None) -> str:
+    if dtype is not None:
+        return dtype
+    has_gpu = any(d.device_type == "GPU" for d in present_devices())
+    if device_profile is None:
+        return device_of_type("GPU" if has_gpu else "CPU").low_dtype
+    config = AmpConfig(device_profile=device_profile)
+    return choose(config, "GPU" if has_gpu else "CPU").low_dtype
 
 
 def _choose_for_profile(config: AmpConfig, requested: str) -> Choice:
@@ -193,14 +269,21 @@ def _lacks_tf32(device: Device) -> bool:
 
     if device.capability is not None and device.capability < _TF32_CAPABILITY:
         return False
-    is_on = bool(tf.config.experimental.tensor_float_32_execution_enabled())
-    return not is_on or arithmetic_variables.is_tf32_refused()
+    # By which NVIDIA's libraries use none, whatever a program says.
+    is_refused = os.environ.get(_TF32, "").strip() == "0"
+    return is_refused or not tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 def _op_threads() -> int:
-    """Return the threads of one op: the program's word, the environment's, or all."""
+    """Return the threads of one op: the program's word, the environment's, or all.
+
+    A variable that is no whole number of 32 bits counts for nothing. TensorFlow ends
+    with the first op where it is negative.
+    """
     import tensorflow as tf
 
     chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
-    asked = chosen or arithmetic_variables.op_threads()
-    return asked or len(os.sched_getaffinity(0))
+    text = os.environ.get(_OP_THREADS, "").strip(" \t\n\v\f\r")
+    count = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else 0
+    asked = count if 0 < count <= _MOST_THREADS else 0
+    return chosen or asked or len(os.sched_getaffinity(0))

@@ -1,17 +1,24 @@
 """What the value of a setting may be, whoever gives it.
 
 Each function returns the value as the configuration holds it, or raises ConfigError
-with the setting's name, what was received and what is allowed.
+with the setting's name, what was received and what is allowed. Beside single values
+these are the regular expressions and Keras layers that stay float32, and changes to the
+op lists. What patterns are matched against is decided in
+`grappler_pass.eligibility.exclusions`; what a layer makes is marked while it is called.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import itertools
 import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from grappler_pass.fusions import RULES
 from tf_amp.errors import ConfigError
@@ -21,6 +28,33 @@ OFF = ("0", "false", "off")
 DEFAULT_TUNE = "on"
 # What was measured beside the program once took so long.
 _EARLIER_TUNE = re.compile(r"budget(:[0-9.e+]+)?|full")
+_KERAS = ("keras.", "tf_keras.")
+# No operation's name holds a colon.
+_LAYER_PREFIX = "layer:"
+
+# The variables of TensorFlow's own pass: PREFIX, LIST, _ADD or _REMOVE. Ops given under
+# an old and a new name add up, as there.
+LIST_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+LISTS = ("allow", "infer", "deny", "clear")
+VERBS = ("add", "remove")
+_LIST_OF_NAME = {
+    "ALLOWLIST": "allow",
+    "INFERLIST": "infer",
+    "DENYLIST": "deny",
+    "CLEARLIST": "clear",
+    "WHITELIST": "allow",
+    "GRAYLIST": "infer",
+    "BLACKLIST": "deny",
+}
+_LIST_VARIABLES = {
+    f"{LIST_PREFIX}{name}_{verb.upper()}": (verb, list_name)
+    for name, list_name in _LIST_OF_NAME.items()
+    for verb in VERBS
+}
+
+# Keras layers that stay float32, by the patterns that stand for them.
+layer_patterns: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_layer_numbers = itertools.count(1)
 
 
 def checked_word(
@@ -41,6 +75,11 @@ def checked_bool(value: object, name: str) -> bool:
     if isinstance(value, bool):
         return value
     raise ConfigError(f"{name}: received {value!r}; allowed are True and False.")
+
+
+def flag_from_text(text: str, name: str) -> bool:
+    """Return whether a word switches something on."""
+    return checked_word(text, name, ON + OFF) in ON
 
 
 def checked_path(value: object, name: str) -> pathlib.Path:
@@ -131,4 +170,217 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
     guess = f" (did you mean {near[0]}?)" if near else ""
     raise ConfigError(
         f"{unknown[0]} is no setting{guess}. Known are {', '.join(known)}."
+    )
+
+
+def checked_patterns(value: object, name: str = "exclude") -> tuple[str, ...]:
+    """Return one regular expression, or several, as a tuple.
+
+    `@FILE` stands for those in a file, one per line, where lines that begin with # are
+    comments.
+
+    Raises:
+      ConfigError: a pattern is no text, empty, or no regular expression; or a file
+        cannot be read.
+    """
+    patterns = (value,) if isinstance(value, str | re.Pattern) else value
+    if not isinstance(patterns, Iterable):
+        raise ConfigError(
+            f"{name}: received {value!r}; allowed are regular expressions for names "
+            "of operations, such as ['softmax', '^head/'], and Keras layers."
+        )
+    spelled_out = (p for given in patterns for p in _spelled_out(given, name))
+    return tuple(_checked(pattern, name) for pattern in spelled_out)
+
+
+def patterns_from_text(text: str, name: str) -> tuple[str, ...]:
+    """Read patterns with spaces between, since no name of an operation holds one."""
+    return checked_patterns(text.split(), name)
+
+
+def _spelled_out(given: object, name: str) -> Iterator[object]:
+    """Yield a pattern, or those in the file that it names."""
+    if not isinstance(given, str) or not given.startswith("@"):
+        yield given
+        return
+    path = pathlib.Path(os.path.expanduser(given[1:]))
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{name}: received {given}, but {path} cannot be read: {error}."
+        ) from error
+    yield from (line for line in map(str.strip, lines) if line and line[0] != "#")
+
+
+def _checked(pattern: object, name: str) -> str:
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(
+            f"{name}: received {pattern!r} as a pattern; a regular expression is "
+            "needed, as text that is not empty; or a Keras layer, for what is traced."
+        )
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(
+            f"{name}: {text!r} is no regular expression: {error}."
+        ) from error
+    return text
+
+
+def checked_exclusions(value: object, name: str = "exclude") -> tuple[str, ...]:
+    """Return regular expressions and Keras layers as patterns.
+
+    A layer's name would not do: TensorFlow calls the second use of a layer `dense` as
+    Keras calls the second layer, `dense_1`, and layers in different models may share a
+    name. So it gets a pattern that is no operation's name.
+
+    Args:
+      value: one of them or several, as for `checked_patterns`; a layer is one of Keras
+        3 or tf_keras, built or not.
+      name: of the setting, for the error.
+
+    Raises:
+      ConfigError: something else is among them.
+    """
+    if _is_layer(value):
+        return (_pattern_of_layer(value),)
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return checked_patterns(value, name)
+    several = [_pattern_of_layer(each) if _is_layer(each) else each for each in value]
+    return checked_patterns(several, name)
+
+
+def is_of_layer(pattern: str) -> bool:
+    """Return whether a pattern stands for a layer, and no operation has its name."""
+    return pattern.startswith(_LAYER_PREFIX)
+
+
+def _pattern_of_layer(layer: Any) -> str:
+    """Return the pattern that stands for a layer."""
+    if layer not in layer_patterns:
+        name = re.escape(re.sub(r"\s", "_", str(layer.name)))
+        layer_patterns[layer] = f"{_LAYER_PREFIX}{name}:{next(_layer_numbers)}"
+    return layer_patterns[layer]
+
+
+def _is_layer(value: object) -> bool:
+    return any(
+        kind.__name__ == "Layer" and kind.__module__.startswith(_KERAS)
+        for kind in type(value).__mro__
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ListEdit:
+    """Ops added to, or removed from, one list; `asked_by` is where."""
+
+    verb: str
+    list_name: str
+    ops: tuple[str, ...]
+    asked_by: str = dataclasses.field(default="lists", compare=False)
+
+
+def edits_from_env(texts: Mapping[str, str]) -> tuple[ListEdit, ...]:
+    """Return the edits that the variables ask for.
+
+    Raises:
+      ConfigError: a variable's name is unknown, or two of them contradict each other.
+    """
+    prefixed = (name for name in texts if name.startswith(LIST_PREFIX))
+    edits = (name for name in prefixed if name.endswith(("_ADD", "_REMOVE")))
+    refuse_unknown(edits, tuple(_LIST_VARIABLES))
+    ops = {
+        name: tuple(op.strip() for op in texts.get(name, "").split(",") if op.strip())
+        for name in _LIST_VARIABLES
+    }
+    return checked_edits(
+        tuple(
+            ListEdit(*_LIST_VARIABLES[name], listed, name)
+            for name, listed in ops.items()
+            if listed
+        )
+    )
+
+
+def edits_from_mapping(
+    lists: Mapping[str, Mapping[str, Iterable[str]]],
+) -> tuple[ListEdit, ...]:
+    """Return the edits of `{"add": {"allow": ["MyOp"]}, "remove": {"infer": [...]}}`.
+
+    Raises:
+      ConfigError: a key is neither verb nor list, something is not of the type that it
+        has above, or two edits contradict each other.
+    """
+    edits = []
+    for verb, by_list in _items(lists, "lists", VERBS):
+        asked_by = f"lists[{verb!r}]"
+        for list_name, ops in _items(by_list, asked_by, LISTS):
+            names = _names(ops, f"{asked_by}[{list_name!r}]")
+            edits.append(ListEdit(verb, list_name, names, asked_by))
+    return checked_edits(tuple(edits))
+
+
+def env_from_edits(edits: Iterable[ListEdit]) -> dict[str, str]:
+    """Return variables from which `edits_from_env` reads the same ops for each list."""
+    names = {key: name for name, key in reversed(_LIST_VARIABLES.items())}
+    ops: dict[str, list[str]] = {}
+    for edit in edits:
+        ops.setdefault(names[edit.verb, edit.list_name], []).extend(edit.ops)
+    return {name: ",".join(dict.fromkeys(listed)) for name, listed in ops.items()}
+
+
+def checked_edits(edits: tuple[ListEdit, ...]) -> tuple[ListEdit, ...]:
+    """Return the edits, or raise ConfigError where one op is sent to two places."""
+    destination: dict[str, ListEdit] = {}
+    for edit in edits:
+        for op in edit.ops if edit.verb == "add" else ():
+            other = destination.setdefault(op, edit)
+            if other.list_name != edit.list_name:
+                raise ConfigError(
+                    f"{other.asked_by} adds {op} to the {other.list_name} list and "
+                    f"{edit.asked_by} to the {edit.list_name} list; an op is in one "
+                    "list."
+                )
+    for edit in edits:
+        for op in edit.ops if edit.verb == "remove" else ():
+            added = destination.get(op)
+            if added and added.list_name == edit.list_name:
+                raise ConfigError(
+                    f"{added.asked_by} adds {op} to the {edit.list_name} list and "
+                    f"{edit.asked_by} removes it from there; keep one of them."
+                )
+    return edits
+
+
+def _items(
+    lists: object, name: str, known: tuple[str, ...]
+) -> Iterable[tuple[str, object]]:
+    """Return the items of a mapping whose keys are all known, or raise ConfigError."""
+    if not isinstance(lists, Mapping):
+        raise _refusal(name, lists, f"mappings with the keys {', '.join(known)}")
+    for key in lists:
+        if key not in known:
+            raise _refusal(name, key, f"the keys {', '.join(known)}")
+    return lists.items()
+
+
+def _names(ops: object, name: str) -> tuple[str, ...]:
+    """Return the ops as a tuple, or raise ConfigError where they are no names."""
+    if isinstance(ops, str):
+        return (ops,)
+    if not isinstance(ops, Iterable):
+        raise _refusal(name, ops, "names of ops")
+    names = tuple(ops)
+    for op in names:
+        if not isinstance(op, str):
+            raise _refusal(name, op, "names of ops")
+    return names
+
+
+def _refusal(name: str, received: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"{name}: received {received!r}; allowed are {allowed}, as in "
+        'lists={"add": {"allow": ["MatMul"]}}.'
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 from absl import logging
 
+from tf_amp.config.devices import loss_scale_for
 from tf_amp.config.loss_scales.arguments import check_count
-from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import scope, switch

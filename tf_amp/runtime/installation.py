@@ -13,7 +13,7 @@ from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import calls, exports, functions, tracing, workers
 from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
+from tf_amp.config.devices import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
 from tf_amp.rewriting import compiled as compiled

@@ -18,14 +18,12 @@ from typing import Any, TypeVar, cast
 import wrapt
 
 from tf_amp._tensorflow_private import tracing
-from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
-from tf_amp.config.loss_scales.words import loss_scale_from_words
+from tf_amp.config.amp_config import AmpConfig, checked_settings
 from tf_amp.config.scope_registry import base_config
 from tf_amp.config.setting_values import checked_bool
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 from tf_amp.tracing import stack as scope_stack
-from tf_amp.tracing.excluded_layers import checked_exclusions
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -176,21 +174,15 @@ def mixed_precision_scope(
             "decorator it is written with parentheses: @mixed_precision_scope()."
         )
     checked_bool(enabled, "enabled")
-    chosen: dict[str, Any] = {}
-    if dtype is not None:
-        chosen["dtype"] = checked_dtype(dtype)
-    if opt_level is not None:
-        chosen["opt_level"] = checked_level(opt_level)
-    if loss_scale is not None:
-        chosen["loss_scale"] = loss_scale_from_words(loss_scale)
-    patterns = checked_exclusions(exclude)
-    given = {**chosen, **({"exclude": patterns} if patterns else {})}
-    words = [f"{name}={value!r}" for name, value in given.items()]
+    settings = checked_settings(
+        dtype=dtype, opt_level=opt_level, loss_scale=loss_scale, exclude=exclude or None
+    )
+    words = [f"{name}={value!r}" for name, value in settings.items()]
     words += [] if enabled else ["enabled=False"]
     text = f"mixed_precision_scope({', '.join(words)})"
     if not enabled:
         return Scope(text, lambda: None)
-    return Scope(text, functools.partial(_configuration, chosen, patterns))
+    return Scope(text, lambda: _configuration(**settings))
 
 
 autocast = mixed_precision_scope
@@ -208,10 +200,10 @@ def float32_scope() -> Scope:
     return Scope("float32_scope()", None)
 
 
-def _configuration(chosen: dict[str, Any], patterns: tuple[str, ...]) -> AmpConfig:
+def _configuration(exclude: tuple[str, ...] = (), **settings: Any) -> AmpConfig:
     base = base_config()
-    exclude = tuple(dict.fromkeys((*base.exclude, *patterns)))
-    return dataclasses.replace(base, enabled=True, exclude=exclude, **chosen)
+    patterns = tuple(dict.fromkeys((*base.exclude, *exclude)))
+    return dataclasses.replace(base, enabled=True, exclude=patterns, **settings)
 
 
 def _scoped(function: Any, new_scope: Callable[[], Scope]) -> Any:

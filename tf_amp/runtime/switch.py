@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -17,11 +17,8 @@ from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import workers as private_workers
 from tf_amp.config import jobs, scope_registry
-from tf_amp.config import setting_values as values
-from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
-from tf_amp.config.list_edits import edits_from_mapping
+from tf_amp.config.amp_config import AmpConfig, checked_settings
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.errors import ShimError
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import graph_settings, host, unseen
@@ -84,25 +81,10 @@ def enable(
       TensorFlowMissingError: TensorFlow is not installed, or too old.
       ShimError: the compiled shim is missing or cannot be loaded.
     """
+    # Its arguments have the names of settings.
+    settings = checked_settings(**locals())
     check_tensorflow()
-    given: tuple[tuple[str, Any, Callable[[Any, str], Any]], ...] = (
-        ("dtype", dtype, checked_dtype),
-        ("opt_level", opt_level, checked_level),
-        ("device_profile", device_profile, values.checked_profile),
-        ("log_dir", log_dir, values.checked_path),
-        ("strict", strict, values.checked_bool),
-        ("list_edits", lists, lambda value, name: edits_from_mapping(value)),
-        ("exclude", exclude, excluded_layers.checked_exclusions),
-        ("tune", tune, values.checked_tune),
-        ("fuse", fuse, values.checked_fusions),
-        ("loss_scale", loss_scale, loss_scale_from_words),
-        ("ranges", ranges, values.checked_path),
-        ("verbose", verbose, values.checked_bool),
-        ("check", check, values.checked_bool),
-    )
-    chosen = {name: check(v, name) for name, v, check in given if v is not None}
-    config = AmpConfig.from_env()
-    config = dataclasses.replace(config, enabled=True, **chosen)
+    config = dataclasses.replace(AmpConfig.from_env(), enabled=True, **settings)
     _switch_on(config, is_programs=True)
     unseen.watch()
     private.install_when_imported(private.MAKE_MODEL, private.acting_after(_note_model))

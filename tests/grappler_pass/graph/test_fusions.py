@@ -15,7 +15,7 @@ from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.fresh_process import output_of
 from tests.onednn import needs_onednn
-from tf_amp.config.list_edits import PREFIX
+from tf_amp.config.setting_values import LIST_PREFIX
 
 SHIPPED = OpLists.for_dtype("bfloat16")
 FUSED = """
@@ -198,10 +198,10 @@ for name, ops in (
     ("ALLOWLIST_REMOVE", "MatMul, Conv2D"),
     ("CLEARLIST_REMOVE", "Relu"),
 ):
-    os.environ["{PREFIX}" + name] = ops
+    os.environ["{LIST_PREFIX}" + name] = ops
     tf_amp.enable()
     low(bias_added, convolved)
-    del os.environ["{PREFIX}" + name]
+    del os.environ["{LIST_PREFIX}" + name]
 """,
         env={"TF_AMP_DTYPE": "bfloat16", "TF_AMP_OPT_LEVEL": "O2"},
     )

@@ -11,7 +11,7 @@ from tests.fresh_process import run_interpreter
 from tests.processes import ROOT
 from tf_amp.commands.doctor import DEPENDENCIES
 from tf_amp.config.amp_config import SWITCH
-from tf_amp.config.list_edits import PREFIX
+from tf_amp.config.setting_values import LIST_PREFIX
 
 DOCTOR = ("-m", "tf_amp", "doctor")
 # Puts the autostart's finder where the .pth file of an installation puts it.
@@ -87,7 +87,7 @@ doctor.report_health()
     [
         {"TF_AMP_EXCLUDE": "matmul"},
         {"TF_AMP_EXCLUDE": ".*", SWITCH: "1"},
-        {f"{PREFIX}DENYLIST_ADD": "MatMul"},
+        {f"{LIST_PREFIX}DENYLIST_ADD": "MatMul"},
         {"TF_AMP_OPT_LEVEL": "O0"},
     ],
 )
@@ -101,7 +101,7 @@ def test_what_the_user_keeps_in_float32_is_not_for_the_installation_to_fix(envir
     ("environ", "named"),
     [
         ({"TF_AMP_DEVICE_PROFILE": "v1000", SWITCH: "1"}, "v1000"),
-        ({f"{PREFIX}DENYLIST_ADD": "MatMull"}, "MatMull"),
+        ({f"{LIST_PREFIX}DENYLIST_ADD": "MatMull"}, "MatMull"),
         ({"TF_AMP_RANGES": "/nowhere/ranges.json"}, "/nowhere/ranges.json"),
         ({"TF_AMP_DTYPE": "float12", SWITCH: "1"}, "float12"),
     ],

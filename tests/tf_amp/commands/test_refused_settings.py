@@ -6,14 +6,14 @@ import tensorflow as tf
 
 import tf_amp
 from tf_amp.commands import cli
-from tf_amp.config.list_edits import PREFIX
+from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.errors import ConfigError
 
 SPEC = tf.TensorSpec([8, 8])
 WRONG = {
     "TF_AMP_DEVICE_PROFILE": ("v1000", "did you mean 'v100'?"),
     "TF_AMP_RANGES": ("/nowhere.json", "/nowhere.json"),
-    f"{PREFIX}CLEARLIST_ADD": ("Rellu", "received 'Rellu'"),
+    f"{LIST_PREFIX}CLEARLIST_ADD": ("Rellu", "received 'Rellu'"),
 }
 
 

@@ -21,8 +21,8 @@ from tf_amp.config.amp_config import (
     checked_dtype,
     checked_level,
 )
-from tf_amp.config.list_edits import PREFIX, ListEdit, edits_from_mapping
 from tf_amp.config.loss_scales.words import loss_scale_from_words
+from tf_amp.config.setting_values import LIST_PREFIX, ListEdit, edits_from_mapping
 from tf_amp.errors import ConfigError
 from tf_amp.rewriting.graph_settings import check_config
 
@@ -102,8 +102,8 @@ def test_a_type_beside_the_level_of_float32_is_how_runs_are_compared():
         {LOSS_SCALING_SWITCH: "0", "TF_AMP_LOSS_SCALE": "64"},
         {LOSS_SCALING_SWITCH: "0", "TF_AMP_LOSS_SCALE": "dynamic"},
         {LOSS_SCALING_SWITCH: "1", "TF_AMP_LOSS_SCALE": "none"},
-        {f"{PREFIX}ALLOWLIST_ADD": "Foo", f"{PREFIX}DENYLIST_ADD": "Foo"},
-        {f"{PREFIX}WHITELIST_ADD": "Foo", f"{PREFIX}ALLOWLIST_REMOVE": "Foo"},
+        {f"{LIST_PREFIX}ALLOWLIST_ADD": "Foo", f"{LIST_PREFIX}DENYLIST_ADD": "Foo"},
+        {f"{LIST_PREFIX}WHITELIST_ADD": "Foo", f"{LIST_PREFIX}ALLOWLIST_REMOVE": "Foo"},
     ],
 )
 def test_a_contradiction_names_both_sides(environ):
@@ -174,19 +174,19 @@ def test_an_unknown_name_suggests_the_near_one():
     with pytest.raises(ConfigError, match="did you mean TF_AMP_OPT_LEVEL"):
         AmpConfig.from_env({"TF_AMP_OPTLEVEL": "O2"})
     with pytest.raises(ConfigError, match=r"did you mean .*ALLOWLIST_ADD"):
-        AmpConfig.from_env({f"{PREFIX}ALOWLIST_ADD": "Foo"})
+        AmpConfig.from_env({f"{LIST_PREFIX}ALOWLIST_ADD": "Foo"})
     with pytest.raises(ConfigError, match=f"did you mean {SWITCH}\\?"):
         AmpConfig.from_env({"TF_ENABLE_AUTO_MIXED_PRECISON": "1"})
 
 
 def test_variables_of_tensorflow_itself_are_left_to_it():
-    theirs = {f"{PREFIX}IGNORE_PERFORMANCE": "1", f"{PREFIX}LEVEL": "X"}
+    theirs = {f"{LIST_PREFIX}IGNORE_PERFORMANCE": "1", f"{LIST_PREFIX}LEVEL": "X"}
     assert AmpConfig.from_env(theirs) == AmpConfig.from_env({})
 
 
 def test_old_and_new_names_of_a_list_add_up():
     config = AmpConfig.from_env(
-        {f"{PREFIX}GRAYLIST_ADD": "A, B,", f"{PREFIX}INFERLIST_ADD": "C"}
+        {f"{LIST_PREFIX}GRAYLIST_ADD": "A, B,", f"{LIST_PREFIX}INFERLIST_ADD": "C"}
     )
     ops = [edit.ops for edit in config.list_edits]
     assert sorted(itertools.chain(*ops)) == ["A", "B", "C"]
@@ -195,16 +195,16 @@ def test_old_and_new_names_of_a_list_add_up():
 
 def test_ops_under_an_old_and_a_new_name_reach_another_process():
     config = AmpConfig.from_env(
-        {f"{PREFIX}GRAYLIST_ADD": "A,B", f"{PREFIX}INFERLIST_ADD": "C,A"}
+        {f"{LIST_PREFIX}GRAYLIST_ADD": "A,B", f"{LIST_PREFIX}INFERLIST_ADD": "C,A"}
     )
-    (told,) = (v for k, v in config.to_env().items() if k.startswith(PREFIX))
+    (told,) = (v for k, v in config.to_env().items() if k.startswith(LIST_PREFIX))
     assert sorted(told.split(",")) == ["A", "B", "C"]
     again = AmpConfig.from_env(config.to_env())
     assert again.to_env() == config.to_env()
 
 
 def test_empty_values_mean_unset():
-    names = (*OWN_NAMES, SWITCH, REWRITE_SWITCH, f"{PREFIX}DENYLIST_ADD")
+    names = (*OWN_NAMES, SWITCH, REWRITE_SWITCH, f"{LIST_PREFIX}DENYLIST_ADD")
     empty = dict.fromkeys(names, "")
     assert AmpConfig.from_env({**empty, "HOME": "/h"}) == AmpConfig.from_env(
         {"HOME": "/h"}
@@ -241,7 +241,7 @@ def test_lists_of_a_wrong_type_say_what_is_allowed(lists, named):
 
 @pytest.mark.parametrize("way", ["ADD", "REMOVE"])
 def test_an_op_that_tensorflow_does_not_know_is_named_with_its_variable(way):
-    variable = f"{PREFIX}DENYLIST_{way}"
+    variable = f"{LIST_PREFIX}DENYLIST_{way}"
     for ops in ("Exp,MatMull", "MatMull"):
         config = AmpConfig.from_env({variable: ops})
         with pytest.raises(ConfigError, match=f"{variable}: received 'MatMull'"):

@@ -8,8 +8,8 @@ import tf_keras
 
 import tf_amp
 from keras_callbacks import AutoMixedPrecision
+from tf_amp.config.setting_values import checked_exclusions
 from tf_amp.errors import ConfigError
-from tf_amp.tracing import excluded_layers
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
@@ -97,8 +97,8 @@ def test_a_scope_without_the_layer_converts_it():
 
 def test_a_layer_is_a_pattern_that_is_written_to_the_environment_and_back():
     odd = keras.layers.Dense(8, name="a(b c")
-    (pattern,) = excluded_layers.checked_exclusions(odd)
-    assert excluded_layers.checked_exclusions([odd, "x"]) == (pattern, "x")
+    (pattern,) = checked_exclusions(odd)
+    assert checked_exclusions([odd, "x"]) == (pattern, "x")
     assert pattern.split() == [pattern]
 
 

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.list_edits import edits_from_mapping
-from tf_amp.config.loss_scales.constant import StaticLossScale
-from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
+from tf_amp.config.setting_values import edits_from_mapping
 from tf_amp.rewriting import agreement
 from tf_amp.rewriting.graph_settings import check_config
 from tf_amp.tracing import terms

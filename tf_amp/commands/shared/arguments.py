@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_amp.config import amp_config
-from tf_amp.config import setting_values as values
-from tf_amp.config.exclusion import checked_patterns
+from tf_amp.config.amp_config import SETTINGS, text_of
 from tf_amp.errors import AmpError, ConfigError, ScriptMissingError
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
 MOST_SECONDS = 365 * 86400.0
+# Settings that say how graphs are rewritten.
+REWRITING = ("dtype", "opt_level", "device_profile", "exclude")
 # Options that make sense for SavedModels only; no command has to have all of them.
 _OF_MODELS = ("data", "signature", "batch", "measure")
 
@@ -32,38 +32,42 @@ def add_rows_to(parser: argparse.ArgumentParser, option: str, count: int) -> Non
 
 def add_rewriting_to(parser: argparse.ArgumentParser, levels: str) -> None:
     """Add the options that say how graphs are rewritten to a parser."""
-    add = parser.add_argument
-    add("--dtype", choices=amp_config.LOW_DTYPES, help="this device's by default")
-    add_checked_to(
-        parser, "--opt-level", amp_config.checked_level, metavar="LEVEL", help=levels
-    )
-    add_profile_to(parser, help="plan for this device")
-    add_checked_to(
-        parser,
-        "--exclude",
-        checked_patterns,
-        action="append",
-        default=[],
-        metavar="REGEX|@FILE",
-        help="operations with such names stay float32; @FILE reads a list",
-    )
+    for name in REWRITING:
+        changed = {"help": levels} if name == "opt_level" else {}
+        add_setting_to(parser, name, **changed)
 
 
-def add_profile_to(parser: argparse.ArgumentParser, **given: Any) -> None:
-    """Add the profile of a device, which there has to be, to a parser."""
+def add_setting_to(parser: argparse.ArgumentParser, name: str, **changed: Any) -> None:
+    """Add the option of a setting to a parser; `changed` differs in this command.
 
-    def check(value: str, name: str) -> None:
-        from grappler_pass.costs import DeviceProfile
+    The value stays text, as a variable has it, and is checked as a variable is.
+    """
+    row = SETTINGS[name]
+    option = {**row.option, **changed}
+    if "choices" in option or option.get("action") == "store_true":
+        parser.add_argument(row.option_name, **option)
+    else:
+        check = _CHECKS.get(name, row.read)
+        add_checked_to(parser, row.option_name, check, **option)
 
-        DeviceProfile.load(values.checked_profile(value, name))
 
-    add_checked_to(parser, "--device-profile", check, metavar="NAME", **given)
+def _check_profile(value: str, name: str) -> None:
+    from grappler_pass.costs import DeviceProfile
+
+    DeviceProfile.load(SETTINGS["device_profile"].read(value, name))
 
 
 def check_file(value: str, name: str) -> None:
     """Refuse the path of a file that there is not."""
     if not pathlib.Path(value).expanduser().is_file():
         raise ConfigError(f"{name}: there is no file {value}.")
+
+
+# Settings whose files have to be there when they are given as options.
+_CHECKS: Mapping[str, Callable[[str, str], object]] = {
+    "device_profile": _check_profile,
+    "ranges": check_file,
+}
 
 
 def add_checked_to(
@@ -89,14 +93,13 @@ def add_checked_to(
     parser.add_argument(option, type=text_from, **given)
 
 
-def environment_from(options: argparse.Namespace) -> dict[str, str | None]:
-    """Return the settings for rewrites as variables; None: not given."""
-    return {
-        amp_config.DTYPE: options.dtype,
-        amp_config.OPT_LEVEL: options.opt_level,
-        amp_config.DEVICE_PROFILE: options.device_profile,
-        amp_config.EXCLUDE: " ".join(options.exclude) if options.exclude else None,
+def environment_from(options: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of the settings that are given as options."""
+    given = {
+        row.variable: getattr(options, row.option_name[2:].replace("-", "_"), None)
+        for row in SETTINGS.values()
     }
+    return {name: text_of(value) for name, value in given.items() if value}
 
 
 def count_from_text(text: str) -> int:

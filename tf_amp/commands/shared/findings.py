@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator
 
 from tf_amp.config.amp_config import CACHE, OWN_PREFIX, SWITCH_PREFIX, TUNE
-from tf_amp.config.list_edits import PREFIX
+from tf_amp.config.setting_values import LIST_PREFIX
 
 # No index has the package: it comes from where the README says.
 COPY = "in your copy of the repository: pip install"
 REINSTALL = f"{COPY} --force-reinstall --no-deps ."
 FIX_SETTING = "correct or unset the variable"
-_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
+_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, LIST_PREFIX)
 
 
 @dataclasses.dataclass(frozen=True)

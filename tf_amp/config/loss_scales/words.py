@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_amp.config.loss_scales.arguments import is_number
-from tf_amp.config.loss_scales.constant import NoOpLossScale, StaticLossScale
 from tf_amp.config.loss_scales.dynamic import DynamicLossScale
-from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.protocol import LossScale, NoOpLossScale, StaticLossScale
 from tf_amp.config.loss_scales.statistical import StatisticalLossScale
 from tf_amp.errors import ConfigError
 

@@ -24,7 +24,7 @@ from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Decision
 from grappler_pass.pricing.seconds import op_call_of
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.list_edits import PREFIX, ListEdit
+from tf_amp.config.setting_values import LIST_PREFIX, ListEdit
 from tf_amp.tools.target_device import Target
 
 Edits = tuple[ListEdit, ...]
@@ -86,7 +86,7 @@ def _eligible(
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
     """Yield what may free an op, in words and as edits, the smallest change first."""
     askers = dict.fromkeys(
-        e.asked_by.removeprefix(PREFIX) for e in edits if op in e.ops
+        e.asked_by.removeprefix(LIST_PREFIX) for e in edits if op in e.ops
     )
     without = tuple(
         dataclasses.replace(edit, ops=tuple(each for each in edit.ops if each != op))

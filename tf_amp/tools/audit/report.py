@@ -14,7 +14,7 @@ from rich.text import Text
 
 from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from grappler_pass.planning.plan import Plan
-from tf_amp.config import list_edits
+from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.tools.audit.remedies import Obstacle
 
 _WIDTH = 80
@@ -111,7 +111,7 @@ def print_audits(audits: Sequence[Audit]) -> None:
         console.print(
             "ms: of the mixed step; lost: of these, what 16 bits at their best would "
             "save. CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
-            f"{list_edits.PREFIX}. Which ops run in 16 bits: {audits[0].kernels}. "
+            f"{LIST_PREFIX}. Which ops run in 16 bits: {audits[0].kernels}. "
             f"Costs: {audits[0].assumptions}. Left out: input pipeline, host, "
             "transfers between devices, XLA's fusions outside of jit_compile."
         )

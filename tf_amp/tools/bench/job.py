@@ -34,7 +34,7 @@ from tf_amp.config.amp_config import (
     SWITCH_PREFIX,
     AmpConfig,
 )
-from tf_amp.config.list_edits import PREFIX
+from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.errors import ConfigError, ScriptMissingError
 
 MODES = ("train", "infer")
@@ -270,7 +270,7 @@ _BEFORE_SETTING = re.compile(r"\+(?=[A-Z_]+=)")
 _SMALL_LEVEL = re.compile(rf"(?<=^{OURS}:)o")
 # What is measured is the job's, and no method's own.
 _SETTINGS = {*OWN_NAMES} - {CACHE}
-_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
+_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, LIST_PREFIX)
 _ALWAYS = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.exclusion import checked_patterns
-from tf_amp.config.setting_values import checked_word
+from tf_amp.config.setting_values import checked_patterns, checked_word
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.convert.files.stored_models import size_of

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
-from tf_amp.config.setting_values import checked_tolerance
+from tf_amp.config.setting_values import checked_patterns, checked_tolerance
 from tf_amp.run import batches as data
 from tf_amp.run import progress
 from tf_amp.tensorflow_version import check_tensorflow

@@ -25,6 +25,7 @@ from grappler_pass.eligibility.exclusions import (
 from grappler_pass.functions import conversion
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.setting_values import is_of_layer
 from tf_amp.run import progress
 from tf_amp.run.graph_cases import (
     GraphCase,
@@ -41,7 +42,6 @@ from tf_amp.tools.verify.verification import (
     Verification,
     default_tolerance,
 )
-from tf_amp.tracing.excluded_layers import is_of_layer
 from tf_amp.tracing.stamp_reader import forward_names
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 

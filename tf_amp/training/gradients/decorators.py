@@ -27,7 +27,7 @@ from tf_amp._tensorflow_private import (
 )
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
-from tf_amp.config.loss_scales.choosing import NO_SCALING
+from tf_amp.config.devices import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training.finiteness import scale_at_run_time, votes
 from tf_amp.training.finiteness.of_gradients import each_is_finite

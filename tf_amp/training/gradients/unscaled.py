@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import exports
-from tf_amp.config.loss_scales.choosing import loss_scale_for
+from tf_amp.config.devices import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stack import keeping_float32

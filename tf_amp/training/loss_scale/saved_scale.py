@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tf_amp.config.loss_scales.constant import StaticLossScale
-from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
 from tf_amp.errors import CheckpointMismatchError, ConfigError
 from tf_amp.message_codes import Code

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp.config.list_edits import PREFIX
+from tf_amp.config.setting_values import LIST_PREFIX
 
 CPU, V100 = ("cpu-avx512-bf16", "bfloat16"), ("v100", "float16")
 H100 = ("h100", "float16")
@@ -73,10 +73,12 @@ def remedy_of(op, audit):
 def follow(remedy, monkeypatch):
     """Edit the variables of the lists as a remedy says."""
     for op, name in re.findall(r"take (\w+) out of (\w+)", remedy):
-        left = [each for each in os.environ[PREFIX + name].split(",") if each != op]
-        monkeypatch.setenv(PREFIX + name, ",".join(left))
+        left = [
+            each for each in os.environ[LIST_PREFIX + name].split(",") if each != op
+        ]
+        monkeypatch.setenv(LIST_PREFIX + name, ",".join(left))
     for name, op in re.findall(r"(\w+LIST_\w+)=(\w+)", remedy):
-        monkeypatch.setenv(PREFIX + name, op)
+        monkeypatch.setenv(LIST_PREFIX + name, op)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_who_edits_the_lists_as_told_has_the_op_in_16_bits(
     monkeypatch.setenv("TF_AMP_OPT_LEVEL", "O2")
     if edit:
         name, _, ops = edit.partition("=")
-        monkeypatch.setenv(PREFIX + name, ops)
+        monkeypatch.setenv(LIST_PREFIX + name, ops)
     told = remedy_of(op, audited(function, *device))
     assert told == f"if you know it to be harmless: {remedy}"
     follow(told, monkeypatch)
