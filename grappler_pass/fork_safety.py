@@ -30,6 +30,17 @@ class RenewedLock:
         self._lock.release()
 
     @contextlib.contextmanager
+    def taken_within(self, seconds: float) -> Iterator[None]:
+        """Take it, or go on without it after so long."""
+        lock = self._lock
+        is_taken = lock.acquire(timeout=seconds)
+        try:
+            yield
+        finally:
+            if is_taken:
+                lock.release()
+
+    @contextlib.contextmanager
     def taken_if_free(self) -> Iterator[bool]:
         """Take it unless a thread, this one too, has it so; yield whether it did."""
         lock = self._lock

@@ -150,7 +150,7 @@ _OF_GRADIENTS = (
     Fault(
         "A call for gradients that fails leaves its scale in force.",
         "tf_amp/training/finiteness/scale_at_run_time.py",
-        "            _variable[0].assign(1.0)\n        raise",
+        "            variable.assign(1.0)\n        raise",
         "            pass\n        raise",
         (
             f"{_GRADIENTS}/test_true_units.py::"

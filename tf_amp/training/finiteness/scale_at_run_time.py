@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import functions, tracing
 from tf_amp.training.loss_scale.placing import made_outside
 
@@ -18,6 +19,10 @@ from tf_amp.training.loss_scale.placing import made_outside
 _variable: list[Any] = []
 # Holds something as soon as there are functions that may ask for the scale.
 _askers: list[bool] = []
+# Held by the thread whose scale is in the variable.
+_in_use = renewed_lock()
+# A thread of the runtime may compute gradients that the one in turn waits for.
+_PATIENCE_SECONDS = 60.0
 
 
 def is_eager_outside() -> bool:
@@ -75,17 +80,24 @@ def computed_at(
     may_be_asked = _variable or (_askers and not is_of_state)
     if not may_be_asked or not is_eager_outside():
         return compute()
-    _made_variable()
-    _variable[0].assign(scale, read_value=False)
+    if not tf.executing_eagerly():
+        return _computed_while_known(scale, compute)
+    with _in_use.taken_within(_PATIENCE_SECONDS):
+        return _computed_while_known(scale, compute)
+
+
+def _computed_while_known(scale: Any, compute: Callable[[], Any]) -> Any:
+    variable = _made_variable()
+    variable.assign(scale, read_value=False)
     try:
         result = compute()
     except BaseException:
         if tf.executing_eagerly():
-            _variable[0].assign(1.0)
+            variable.assign(1.0)
         raise
     parts = tf.nest.flatten(result, expand_composites=True)
     # What waits for a backward function itself does not wait for what that reads.
     known = [tf.identity(part) for part in parts if tf.is_tensor(part)]
     with tf.control_dependencies(known):
-        _variable[0].assign(1.0, read_value=False)
+        variable.assign(1.0, read_value=False)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.annotations import FINITE_BRANCH
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.protocol import Seen, State, check_names, find_rests
 from tf_amp.training.finiteness.of_gradients import must_select
@@ -19,6 +21,8 @@ from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 _COUNTED = ("skipped_steps", "good_steps", "scale")
 # Adds operations, given a bool scalar: whether gradients are finite.
 Watching = Callable[[Any], list[Any]]
+# Held by the thread that adjusts a state outside of graphs.
+_adjusting = renewed_lock()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +61,8 @@ class ScaleUpdate:
             known = [finite] if self.counts is None else [finite, self.counts]
             with tf.control_dependencies(known):
                 return [self.state.alone(lambda: self._apply_anew(finite))]
-        return [self._if_it_counts(lambda: self._branch(finite))]
+        with _adjusting if tf.executing_eagerly() else contextlib.nullcontext():
+            return [self._apply_anew(finite)]
 
     def apply_in_function(
         self, sum_is_finite: Any, look: Callable[[], Any], pass_inputs: Watching
@@ -76,7 +81,8 @@ class ScaleUpdate:
 
         def take_note() -> Any:
             if rests is None:
-                return self._if_it_counts(lambda: self._write(True))
+                anew = self._read_anew()
+                return anew._if_it_counts(lambda: anew._write(True))
             counting = self.state.count_step()
             # Where it runs by itself, the update need not wait for it.
             waits = not private.runs_what_is_written()
@@ -85,8 +91,7 @@ class ScaleUpdate:
 
         def look_and_update() -> Any:
             finite = look()
-            done = self._if_it_counts(lambda: self._branch(finite))
-            with tf.control_dependencies([done]):
+            with tf.control_dependencies([self._apply_anew(finite)]):
                 return tf.identity(finite)
 
         def take_care() -> Any:
@@ -131,8 +136,11 @@ class ScaleUpdate:
 
     def _apply_anew(self, finite: Any) -> Any:
         """Adjust the state as it is by now: another loss may have adjusted it."""
-        anew = dataclasses.replace(self, vectors=self.state.read_anew())
+        anew = self._read_anew()
         return anew._if_it_counts(lambda: anew._branch(finite))
+
+    def _read_anew(self) -> ScaleUpdate:
+        return dataclasses.replace(self, vectors=self.state.read_anew())
 
     def _if_it_counts(self, update: Callable[[], Any]) -> Any:
         if self.counts is None:

@@ -88,9 +88,7 @@ class ScaleState:
         In a `tf.Graph` they are read once for all, so that all towers of a step are
         scaled alike.
         """
-        if not self.in_graph:
-            return {k: _read(v) for k, v in self.variables_by_kind.items()}
-        if in_function():
+        if not self.in_graph or in_function():
             return self.read_anew()
         if self._reading is None:
             with tf.init_scope():
@@ -102,7 +100,9 @@ class ScaleState:
         return {kind: tf.constant(vector) for kind, vector in self._initial.items()}
 
     def read_anew(self) -> Vectors:
-        """Return the vectors as they are when this runs, in a `tf.Graph`."""
+        """Return the vectors as they are when this runs."""
+        if not self.in_graph:
+            return {k: _read(v) for k, v in self.variables_by_kind.items()}
         return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
 
     def has_overflowed(self) -> Any:
