@@ -106,7 +106,7 @@ def ancestry_of(tensors: Iterable[Any], *, numbers_only: bool = False) -> Ancest
     arguments = []
     calls = {}
     is_whole = True
-    for tensor in _walk(tensors, is_end, numbers_only):
+    for tensor in walk(tensors, is_end, numbers_only):
         vote = vote_on(tensor)
         if vote is not None:
             votes[vote] = None
@@ -127,7 +127,7 @@ def any_around(graph: Any) -> bool:
 
 def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], Any]) -> bool:
     """Return whether a wanted tensor is among some, or behind them by any way."""
-    return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: False))
+    return any(is_wanted(tensor) for tensor in walk(tensors, lambda tensor: False))
 
 
 def calls_function(operation: Any) -> bool:
@@ -136,10 +136,16 @@ def calls_function(operation: Any) -> bool:
     return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
 
 
-def _walk(
+def walk(
     tensors: Iterable[Any], is_end: Callable[[Any], bool], numbers_only: bool = False
 ) -> Iterator[Any]:
-    """Yield symbolic tensors and what they are made of; not beyond an end."""
+    """Yield symbolic tensors and what they are made of; not beyond an end.
+
+    Args:
+      tensors: where to begin.
+      is_end: returns whether to go no further back from a tensor.
+      numbers_only: whether to follow no more than what numbers are computed from.
+    """
     waiting = deque(tensor for tensor in tensors if _is_symbolic(tensor))
     seen = set()
     while waiting:

@@ -1,8 +1,9 @@
 """Assignments to variables that are skipped where gradients overflowed.
 
-What a program writes by hand, be it a weight, a momentum or an average, stays as it is
-where what it would become is computed from an overflow. So does a variable of the shape
-of a weight that eager code, or a function given gradients, would write infinities into.
+What a program writes by hand, be it a weight, a momentum or an average, stays unchanged
+where its new value is computed from an overflow, or from a variable that has stayed
+unchanged for one. So does a variable of the shape of a weight that eager code, or a
+function given gradients, would write infinities into.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import wrapping
 from tf_amp.tracing import bypass
 from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
+from tf_amp.training.optimizers import assigned_values
 from tf_amp.training.optimizers.finite_steps import finite_value
 
 Neutral = Callable[[Any, Mapping[str, Any], Any], Any]
@@ -64,6 +66,8 @@ def _assign_unless_overflowed(
     finite = finite_value(target, values) if skips else None
     if finite is None:
         return assign(*args, **kwargs)
+    if tf.is_tensor(finite):
+        assigned_values.note(target, finite)
     # No branch can read a reference.
     read = target if target.dtype == tf.resource else tf.identity(target)
     instead = functools.partial(neutral, read, dict(given.arguments), values)

@@ -19,7 +19,7 @@ from tf_amp.training.finiteness import eager_steps, tallies, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
 from tf_amp.training.loss_scale.variables import latest_state, states_in_use
 from tf_amp.training.loss_scale.weights import Handles, handles_of, shape_of
-from tf_amp.training.optimizers import called_functions
+from tf_amp.training.optimizers import assigned_values, called_functions
 from tf_amp.training.optimizers.towers import update_as_one_step
 
 
@@ -73,6 +73,7 @@ def finite_value(target: Any, value: Any) -> Any:
     may_be_given = any(_is_given(graph, each.shape) for each in like)
     if not may_be_given and not _any_around(graph, states):
         return None
+    earlier = assigned_values.flags_behind(value)
     found = votes.ancestry_of([value], numbers_only=True)
     # Functions return losses beside gradients, which are summed up by other variables.
     in_question = states if alike else []
@@ -83,7 +84,7 @@ def finite_value(target: Any, value: Any) -> Any:
         ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
         finite = tf.cond(ever, lambda: are_finite([value]), lambda: tf.constant(True))
         flags.append(finite)
-    return _all(flags)
+    return _all([*flags, *earlier])
 
 
 def _is_decided_on(found: votes.Ancestry, value: Any) -> bool:

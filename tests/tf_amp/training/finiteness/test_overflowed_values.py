@@ -250,10 +250,31 @@ def test_a_momentum_by_hand_and_its_step_stay():
         weight.assign_sub(0.1 * momentum)
 
     with scaled_by(scale()):
-        step(tf.constant(X))
-        before = momentum.numpy()
-        step(tf.constant(BAD))
-        np.testing.assert_array_equal(momentum, before)
+        check_kept(step, {"momentum": [momentum], "step": [weight]})
+
+
+def test_what_is_read_before_or_computed_of_what_stays_is_written():
+    weight, before = tf.Variable(tf.ones(4)), tf.Variable(tf.zeros(4))
+    loss, mean = tf.Variable(0.0), tf.Variable(tf.zeros(4))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(weight * x)
+        before.assign_add(2.0 * weight)
+        old = 1.0 * weight
+        weight.assign_sub(tape.gradient(value, weight))
+        before.assign_sub(old)
+        second = tf.ones([8, 4]) * weight
+        loss.assign_add(tf.reduce_sum(second))
+        mean.assign(0.5 * mean + 0.5 * tf.reduce_mean(second, 0))
+
+    with scaled_by(scale()):
+        step(tf.fill(4, math.inf))
+    np.testing.assert_array_equal(weight, tf.ones(4))
+    np.testing.assert_array_equal(before, tf.ones(4))
+    np.testing.assert_array_equal(mean, tf.fill(4, 0.5))
+    assert float(loss) == 32.0
 
 
 @pytest.mark.parametrize("is_resource", [True, False])
