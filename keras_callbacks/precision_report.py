@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from grappler_pass.planning.pages import page
 from grappler_pass.planning.plan import Plan
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.gradient_health_monitor import GradientHealth
@@ -29,10 +28,11 @@ from keras_callbacks.loss_scale_monitor import (
 )
 from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
 from tf_amp.errors import ConfigError
+from tf_amp.report import page
+from tf_amp.report.files import write_whole
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.report.record import record_from_json
 from tf_amp.tools.report.record_page import html_from_record
-from tf_amp.tools.whole_files import write_whole
 from tf_amp.training.report import loss_scale_state
 
 # Of the exponents of float32.

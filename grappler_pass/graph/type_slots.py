@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
@@ -45,6 +45,8 @@ _ELEMENT_TYPES = {
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class TypeSlot:
     """One dtype of one node: attribute name, and index where it is a list of types."""
+
+    JSON_ARRAY: ClassVar[bool] = True
 
     node: str
     attr: str

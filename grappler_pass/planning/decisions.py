@@ -17,8 +17,7 @@ from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.cut_problem import Variables, problem_from_prices
 from grappler_pass.planning.draft import FORCED, Draft
 from grappler_pass.planning.memory import Peak, peak_of
-from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
-from grappler_pass.planning.plan_table import shape_text
+from grappler_pass.planning.plan import Cause, Decision, Plan, Reason, shape_text
 
 
 def plan_from_draft(draft: Draft) -> Plan:

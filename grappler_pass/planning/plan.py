@@ -1,32 +1,25 @@
 """The plan: a dtype for every slot, with the reason and the cost terms.
 
-Prints, sorts, filters and serializes itself; is made by `assignment` and carried out by
-`rewriting`.
+It is data that sorts and filters itself, made by `assignment` and carried out by
+`rewriting`. Tables, JSON and pages of it are made by `tf_amp.report`, which is loaded
+when they are asked for.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
-
-from rich.console import Group
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
 from grappler_pass.eligibility.reasons import Cause as Cause
 from grappler_pass.eligibility.reasons import Reason as Reason
 from grappler_pass.graph.type_slots import TypeSlot
-from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.layers import LayerTimes, times_by_layer
-from grappler_pass.planning.plan_table import (
-    folded_table,
-    fusions_table,
-    fusions_text,
-    table_text,
-)
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 # What a row might have been in, where its neighbors have decided.
 _OTHER_TYPES = {
@@ -116,6 +109,10 @@ class Decision:
         )
 
 
+# Plans that were stored earlier have no reasons for fusions.
+_FUSED = Reason(Cause.FUSED)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fusion:
     """A rewrite beside types.
@@ -130,7 +127,7 @@ class Fusion:
     rule: str
     node: str
     seconds: float
-    reason: Reason
+    reason: Reason = _FUSED
 
 
 _MILLI = 1e3
@@ -139,12 +136,10 @@ _MEBI = 2**20
 _WIDE = 2.0
 # From what share of the bytes on weights are named.
 _NAMED_SHARE = 0.01
-# What of a plan lists rewrites beside types.
-_FUSIONS = ("fusions", "traced_fusions", "declined_fusions")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Plan(NotebookDisplay):
+class Plan:
     """A dtype for every floating slot of one graph.
 
     Attributes:
@@ -322,22 +317,38 @@ class Plan(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
-        tables = [table_text(self.decisions), fusions_text(self.all_fusions)]
-        parts = filter(None, (*tables, self.guessed))
-        return f"{self.summary()}\n" + "\n\n".join(parts)
+        from tf_amp.report import plans
+
+        return plans.text_of(self)
+
+    def __repr__(self) -> str:
+        """Return one line, for lists and debuggers; `print` shows all."""
+        return f"<Plan {self.summary()}>"
 
     def __rich__(self) -> Group:
         """Show in a terminal, folded to its width."""
-        summary = Text(self.summary(), overflow="fold")
-        tables = [folded_table(self.decisions)]
-        if self.all_fusions:
-            tables.append(fusions_table(self.all_fusions))
-        guessed = [Text(self.guessed)] if self.guessed else []
-        return Group(summary, *tables, *guessed)
+        from tf_amp.report import plans
+
+        return plans.tables_of(self)
+
+    def _repr_html_(self) -> str:
+        """Show at the end of a cell of a notebook."""
+        from tf_amp.report.display import html_from
+
+        return html_from(self)
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""
-        return json.dumps(_fields(self), default=_fields, indent=1)
+        from tf_amp.report import codec
+
+        return codec.to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Load what `to_json` wrote."""
+        from tf_amp.report import codec
+
+        return codec.from_json(cls, text)
 
     def to_html(self) -> str:
         """Return a page with charts of the plan, which opens without a network.
@@ -345,20 +356,9 @@ class Plan(NotebookDisplay):
         Raises:
           MissingExtraError: Jinja2 or plotly is not installed.
         """
-        from grappler_pass.planning.pages import page, plan_sections
+        from tf_amp.report import plans
 
-        return page.page_from_sections(
-            f"Plan of {self.graph or 'a graph'}", plan_sections.sections_of(self)
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Load what `to_json` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
-        for name in _FUSIONS:
-            fields[name] = tuple(map(_fusion_from_json, fields.get(name, ())))
-        return cls(decisions=rows, **fields)
+        return plans.page_of(self)
 
 
 def _times(ratio: float) -> str:
@@ -370,32 +370,8 @@ def _mebibytes(count: int) -> str:
     return f"{mebi:.3g}" if mebi < 1000 else f"{mebi:.0f}"
 
 
-def _fields(value: Plan | Decision | Fusion | Cause | TypeSlot) -> object:
-    """Return what JSON holds of a plan, and of what is in it."""
-    match value:
-        case Cause():
-            return value.name
-        case TypeSlot(node, attr, index):
-            return node, attr, index
-    fields = dataclasses.fields(value)
-    return {field.name: getattr(value, field.name) for field in fields}
-
-
-def _reason_from_json(cause: str, detail: str) -> Reason:
-    return Reason(Cause[cause], detail)
-
-
-def _fusion_from_json(row: dict[str, Any]) -> Fusion:
-    # Plans that were stored earlier have no reasons.
-    reason = row.pop("reason", [Cause.FUSED.name, ""])
-    return Fusion(**row, reason=_reason_from_json(*reason))
-
-
-def _row_from_json(row: dict[str, Any]) -> Decision:
-    shape = row.pop("shape")
-    return Decision(
-        slot=TypeSlot(*row.pop("slot")),
-        reason=_reason_from_json(*row.pop("reason")),
-        shape=None if shape is None else tuple(shape),
-        **row,
-    )
+def shape_text(shape: tuple[int | None, ...] | None) -> str:
+    """Return sizes with an x between them; "?" is what is not known."""
+    if shape is None:
+        return "?"
+    return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"

@@ -35,7 +35,7 @@ from tf_amp.compare.kept_file import (
 )
 from tf_amp.config import devices
 from tf_amp.config.amp_config import CHECK, AmpConfig
-from tf_amp.config.counts import counted
+from tf_amp.report.counts import counted
 from tf_amp.run.graph_run import StuckError, most_bytes, run_in_own_thread
 
 # Of one graph.

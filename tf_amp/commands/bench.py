@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grappler_pass.planning.pages import page
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.commands.shared.exit_codes import DONE, FAILED, INTERRUPTED, NOTHING
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.report import page
+from tf_amp.report.files import check_writable, write_whole
 from tf_amp.tools.bench import job as jobs
-from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.tools.bench.record import Record

@@ -12,8 +12,8 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.commands.shared.exit_codes import DONE, FAILED
 from tf_amp.config.amp_config import CACHE, DEVICE_PROFILE, AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.report.files import check_writable
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.whole_files import check_writable
 
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceProfile

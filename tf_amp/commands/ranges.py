@@ -13,10 +13,10 @@ from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
-from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
+from tf_amp.report.counts import counted
+from tf_amp.report.files import check_writable, write_whole
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges

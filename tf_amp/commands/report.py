@@ -10,16 +10,16 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
-from grappler_pass.planning.pages.page import check_extra
 from tf_amp.commands.shared import arguments, script_graphs
 from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
 from tf_amp.config import amp_config
-from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.report.counts import counted
+from tf_amp.report.files import check_writable, write_whole
+from tf_amp.report.page import check_extra
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
-from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import Record

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
-from tf_amp.config.counts import counted
 from tf_amp.config.setting_values import checked_patterns, checked_tolerance
 from tf_amp.errors import ConfigError, NotMeasurableError
+from tf_amp.report.counts import counted
+from tf_amp.report.files import check_writable
 from tf_amp.run import progress
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
-from tf_amp.tools.whole_files import check_writable
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification

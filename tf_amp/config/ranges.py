@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
-from grappler_pass.notebook_display import NotebookDisplay, plain_text
-from tf_amp.config.counts import counted
 from tf_amp.config.ranges_table import shown
 from tf_amp.errors import ConfigError
+from tf_amp.report.counts import counted
+from tf_amp.report.display import Display, plain_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -114,7 +114,7 @@ class SafeRange:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Ranges(NotebookDisplay):
+class Ranges(Display):
     """All tensors of one graph or of several, as the nodes make them.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from tf_amp.config.fitted_table import FittedTable
+from tf_amp.report.display import FittedTable
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges, TensorRange

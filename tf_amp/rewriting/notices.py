@@ -24,9 +24,9 @@ from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp._tensorflow_private.functions import definitions
 from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.config import devices
-from tf_amp.config.counts import counted
 from tf_amp.config.setting_values import is_of_layer
 from tf_amp.message_codes import Code
+from tf_amp.report.counts import counted
 from tf_amp.rewriting import host, unseen
 from tf_amp.rewriting.graph_settings import UNDER_XLA
 from tf_amp.tracing import bypass, graph_names, in_force

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.config.loss_scales.arguments import check_power_of_two
 from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ConfigError
+from tf_amp.report.display import Display
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class LossScaleState(NotebookDisplay):
+class LossScaleState(Display):
     """A loss scale after the steps so far.
 
     Attributes:
@@ -45,6 +45,8 @@ class LossScaleState(NotebookDisplay):
             f"loss scale {self.scale:g}, {self.good_steps} good steps, "
             f"{self.skipped_steps} skipped{origin}"
         )
+
+    __str__ = Display.__repr__
 
     def __rich__(self) -> Table:
         """Show in a terminal."""

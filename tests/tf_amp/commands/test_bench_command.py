@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from grappler_pass.planning.pages import page
 from tests.processes import Outcome, run, run_python, sources, started
 from tf_amp.commands import cli
+from tf_amp.report import page
 
 # Steps without TensorFlow, so that a process takes no time to speak of.
 LIGHT = """

@@ -8,7 +8,7 @@ import pytest
 
 from tf_amp.commands import cli
 from tf_amp.errors import ConfigError
-from tf_amp.tools.whole_files import check_writable
+from tf_amp.report.files import check_writable
 
 SCRIPT = "import pathlib; pathlib.Path('was_run').touch()"
 

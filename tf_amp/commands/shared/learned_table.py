@@ -13,8 +13,8 @@ from grappler_pass.costs.learned import Lesson
 from tf_amp.commands.shared import printing
 from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config.amp_config import CACHE, AmpConfig
-from tf_amp.config.fitted_table import FittedTable
 from tf_amp.errors import ConfigError
+from tf_amp.report.display import FittedTable
 
 _COLUMNS = ("op and size", "type", "profile", "measured / predicted", "readings")
 

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.setting_values import LIST_PREFIX
+from tf_amp.report.display import Display, plain_text
 from tf_amp.tools.audit.remedies import Obstacle
 
 _WIDTH = 80
@@ -29,7 +29,7 @@ _NOTHING = (
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Audit(NotebookDisplay):
+class Audit(Display):
     """One graph on one device.
 
     Attributes:

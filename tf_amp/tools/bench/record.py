@@ -26,9 +26,9 @@ import numpy as np
 import tf_amp
 from tf_amp.config import devices
 from tf_amp.errors import ConfigError
+from tf_amp.report.files import write_whole
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
 from tf_amp.tools.bench.journal import OpCounts, Sample, sample_from_dict
-from tf_amp.tools.whole_files import write_whole
 
 # With fewer, the noise is not known.
 FEWEST_ROUNDS = 3

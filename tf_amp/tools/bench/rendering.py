@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grappler_pass.planning.pages import page
-from grappler_pass.planning.pages.page import Section, Table
-from tf_amp.config.fitted_table import FittedTable
 from tf_amp.errors import MissingExtraError
+from tf_amp.report import page
+from tf_amp.report.display import FittedTable
+from tf_amp.report.page import PageTable, Section
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, SCRIPT, Job
 from tf_amp.tools.bench.record import (
     FASTER,
@@ -279,8 +279,8 @@ def page_of(record: Record) -> str:
     said = tuple((each,) for each in (*remarks(record), *advice(record)))
     sections = (
         Section("Speed-up over float32", _READING, figure=_figure(record)),
-        Section("All figures", table=Table(columns, tuple(shown))),
-        Section("Remarks", table=Table(("what the figures do not say",), said)),
+        Section("All figures", table=PageTable(columns, tuple(shown))),
+        Section("Remarks", table=PageTable(("what the figures do not say",), said)),
     )
     return page.page_from_sections(
         f"{title_of(record.job)}: methods side by side",

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from rich.console import Group
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.plan import Plan
+from tf_amp.report.display import Display
 from tf_amp.tools.verify.verification import Verification
 
 JSON_FILE, _TEXT_FILE = "report.json", "plan.txt"
@@ -44,7 +44,7 @@ class Storage:
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class ConversionReport(NotebookDisplay):
+class ConversionReport(Display):
     """A finished conversion.
 
     Attributes:

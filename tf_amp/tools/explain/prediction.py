@@ -13,8 +13,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from grappler_pass.planning.plan import Plan
+from tf_amp.report.display import Display, plain_text
 
 _MILLI = 1e3
 _WIDTH = 200
@@ -67,7 +67,7 @@ ADDED_CASTS = "(added casts)"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Prediction(NotebookDisplay):
+class Prediction(Display):
     """A plan, with the times of the graph it is for.
 
     The times of ops are taken with one op running at a time, those of the whole step

@@ -11,8 +11,8 @@ from typing import Any
 from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.compare.kept_file import is_number
-from tf_amp.config.counts import counted
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
+from tf_amp.report.counts import counted
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.training.report import LossScaleState

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 import tf_amp
-from grappler_pass.planning.pages.page import Card, Section, Table, page_from_sections
-from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Plan
-from tf_amp.config.counts import counted
+from tf_amp.report.counts import counted
+from tf_amp.report.page import Card, PageTable, Section, page_from_sections
+from tf_amp.report.plans import sections_of
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
 
@@ -112,7 +112,7 @@ def _all_graphs(record: Record, drawn: int) -> Section:
         "Graphs",
         f"{len(record.plans)} graphs, the slowest first; the first {drawn} of them are "
         "drawn below.",
-        table=Table(
+        table=PageTable(
             ("graph", "type", "float32 ms", "planned ms", "speed-up", "plan"), rows
         ),
     )
@@ -131,7 +131,7 @@ def _compared(record: Record, other: Record) -> Section:
     return Section(
         f"Beside {other.name}",
         "Predicted milliseconds per step, and operations whose type differs.",
-        table=Table(("graph", other.name, record.name, "differences"), tuple(rows)),
+        table=PageTable(("graph", other.name, record.name, "differences"), tuple(rows)),
     )
 
 

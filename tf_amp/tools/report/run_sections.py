@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grappler_pass.planning.pages.page import Section, Table, empty_figure
-from grappler_pass.planning.pages.plan_sections import (
+from tf_amp.report.page import PageTable, Section, empty_figure
+from tf_amp.report.plans import (
     CAST_COLOR,
     FLOAT32_COLOR,
     LOW_COLOR,
@@ -119,7 +119,7 @@ def _numbers(found: Verification) -> Section:
         f"Numbers of {found.graph or 'a graph'}",
         found.verdict,
         figure=_errors_figure(found),
-        table=Table(columns, tuple(rows)),
+        table=PageTable(columns, tuple(rows)),
     )
 
 

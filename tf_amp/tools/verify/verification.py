@@ -22,10 +22,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay, plain_text
-from tf_amp.config.counts import counted
-from tf_amp.config.fitted_table import FittedTable
-from tf_amp.tools.whole_files import write_whole
+from tf_amp.report.counts import counted
+from tf_amp.report.display import Display, FittedTable, plain_text
+from tf_amp.report.files import write_whole
 
 # Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
 # adds a few more to each.
@@ -132,7 +131,7 @@ class TensorCheck:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Verification(NotebookDisplay):
+class Verification(Display):
     """All tensors of a graph, and whether they hold.
 
     Attributes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
-from tf_amp.config.counts import ordinal
 from tf_amp.message_codes import Code
+from tf_amp.report.counts import ordinal
 from tf_amp.tracing.stamp_reader import forward_names
 
 

@@ -13,10 +13,10 @@ import tf_amp
 from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ConfigError, UnreadableRecordError
+from tf_amp.report.files import write_whole
 from tf_amp.tools.report.record import Record, record_from_path
 from tf_amp.tools.report.record_page import html_from_record
 from tf_amp.tools.report.run_sections import sections_of_runs
-from tf_amp.tools.whole_files import write_whole
 
 
 @pytest.fixture(autouse=True)

@@ -1,28 +1,134 @@
-"""What a page shows of one plan: its verdict, and where its milliseconds are."""
+"""A plan as text, as tables that fold into a terminal, and on a page with charts."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.box import SIMPLE
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
 from grappler_pass.planning.layers import PlannedNode, planned_nodes
-from grappler_pass.planning.pages import page
-from grappler_pass.planning.pages.page import Card, Section, Table, Tree
-from grappler_pass.planning.plan_table import shape_text
+from grappler_pass.planning.plan import shape_text
+from tf_amp.report import page
+from tf_amp.report.display import bare_table, filled, plain_text
+from tf_amp.report.page import Card, PageTable, Section, Tree
 
 if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Decision, Plan
+    from grappler_pass.planning.plan import Decision, Fusion, Plan
 
+_T = TypeVar("_T")
 FLOAT32_COLOR, LOW_COLOR, CAST_COLOR = "#8d99ae", "#2a9d8f", "#e9a23b"
 _MILLI = 1e3
-# Bars of a chart, and rows of a table.
+# Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
+_WIDTH = 4000
+_COLUMNS = (
+    "type attribute",
+    "op",
+    "dtype",
+    "f32 ms",
+    "16-bit ms",
+    "cast ms",
+    "estimate",
+    "shape",
+    "reason",
+)
+# Bars of a chart, and rows of a table on a page.
 _BARS, _ROWS = 14, 40
 # Of the longest bar, what a bar is shown from.
 _SHOWN = 0.002
 _TINY_SECONDS = 1e-12
+
+
+def text_of(plan: Plan) -> str:
+    """Return a plan as text: its summary, and a line per decision, nothing cut off."""
+    table = filled(
+        bare_table(),
+        _COLUMNS,
+        map(_cells, plan.decisions),
+        numbers=[name for name in _COLUMNS if name.endswith(" ms")],
+    )
+    fusions = plan.all_fusions
+    parts = (
+        plain_text(table, _WIDTH),
+        plain_text(_fusions_table(fusions), _WIDTH) if fusions else "",
+        plan.guessed,
+    )
+    return f"{plan.summary()}\n" + "\n\n".join(filter(None, parts))
+
+
+def tables_of(plan: Plan) -> Group:
+    """Return a plan for a terminal, folded to its width, op under type attribute."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("type attribute, op, shape", overflow="fold", ratio=5)
+    table.add_column("dtype")
+    table.add_column("f32 ms", justify="right")
+    table.add_column("16 bits + casts", justify="right", max_width=10)
+    table.add_column("reason", overflow="fold", ratio=4)
+    for row in plan.decisions:
+        low = _rounded(row.seconds_low)
+        casts = "" if row.seconds_low is None else f" + {_rounded(row.cast_seconds)}"
+        table.add_row(
+            Text(f"{row.slot}\n {row.op} {shape_text(row.shape)}"),
+            row.dtype,
+            _rounded(row.seconds_float32),
+            f"{low}{casts}",
+            Text(row.why),
+        )
+    parts: list[Text | Table] = [Text(plan.summary(), overflow="fold"), table]
+    if plan.all_fusions:
+        parts.append(_fusions_table(plan.all_fusions))
+    if plan.guessed:
+        parts.append(Text(plan.guessed))
+    return Group(*parts)
+
+
+def _fusions_table(fusions: Iterable[Fusion]) -> Table:
+    """Return a table of rewrites beside types, one row per rule and reason."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for fusion in fusions:
+        groups.setdefault((fusion.rule, str(fusion.reason)), []).append(fusion.seconds)
+    rows = (
+        (rule, str(len(seconds)), _milliseconds(sum(seconds) or None), reason)
+        for (rule, reason), seconds in groups.items()
+    )
+    return filled(bare_table(), ("rewrite", "times", "saves ms", "reason"), rows)
+
+
+def _cells(row: Decision) -> tuple[str, ...]:
+    return (
+        str(row.slot),
+        row.op,
+        row.dtype,
+        _milliseconds(row.seconds_float32),
+        _milliseconds(row.seconds_low),
+        _milliseconds(row.cast_seconds),
+        f"{row.source} ± {row.error:.0%}" if row.error else row.source or "-",
+        shape_text(row.shape),
+        row.why,
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * _MILLI:.4f}"
+
+
+def _rounded(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    milliseconds = seconds * _MILLI
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"
+
+
+def page_of(plan: Plan) -> str:
+    """Return a page with charts of a plan; MissingExtraError without what draws it."""
+    title = f"Plan of {plan.graph or 'a graph'}"
+    return page.page_from_sections(title, sections_of(plan))
 
 
 def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
@@ -101,46 +207,40 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
     timed = [node for node in nodes if node.seconds > 0.0]
     if not timed:
         return None
-    scopes, types, reasons, prefixes = _Numbers(), _Numbers(), _Numbers(), _Numbers()
+    scopes: dict[tuple[int, str], int] = {}
+    types: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    prefixes: dict[str, int] = {}
     rows = []
     for node in timed:
         scope = -1
         for name in node.layer:
-            scope = scopes.of((scope, name))
+            scope = _number_in(scopes, (scope, name))
         rows.append(
             (
                 scope,
                 node.label,
                 _short(node.seconds_float32 * _MILLI),
                 _short(node.seconds * _MILLI),
-                types.of(node.main.dtype),
-                reasons.of(node.main.why),
-                prefixes.of(node.prefix),
+                _number_in(types, node.main.dtype),
+                _number_in(reasons, node.main.why),
+                _number_in(prefixes, node.prefix),
             )
         )
     return Tree(
         plan.graph or "graph",
         tuple(rows),
-        scopes.known,
-        types.known,
-        reasons.known,
-        prefixes.known,
+        tuple(scopes),
+        tuple(types),
+        tuple(reasons),
+        tuple(prefixes),
         tuple(_detail(node.main) for node in timed),
     )
 
 
-class _Numbers:
-    """Gives each thing a number, the same at each time."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-
-    def of(self, thing: Any) -> int:
-        return self._numbers.setdefault(thing, len(self._numbers))
-
-    @property
-    def known(self) -> tuple[Any, ...]:
-        return tuple(self._numbers)
+def _number_in(known: dict[_T, int], value: _T) -> int:
+    """Return the number of a value, the same each time, of a new one the next."""
+    return known.setdefault(value, len(known))
 
 
 def _detail(row: Decision) -> str:
@@ -226,9 +326,9 @@ def _kept(nodes: Iterable[PlannedNode]) -> Any:
     return figure
 
 
-def _table(plan: Plan) -> Table:
+def _table(plan: Plan) -> PageTable:
     rows = plan.sorted_by_value().decisions[:_ROWS]
-    return Table(
+    return PageTable(
         ("operation", "op", "type", "float32 ms", "16-bit ms", "casts ms", "reason"),
         tuple(
             (
@@ -245,7 +345,7 @@ def _table(plan: Plan) -> Table:
     )
 
 
-def _fusions(plan: Plan) -> Table | None:
+def _fusions(plan: Plan) -> PageTable | None:
     ranked = sorted(plan.all_fusions, key=lambda each: -each.seconds)
     rows = tuple(
         (
@@ -256,4 +356,8 @@ def _fusions(plan: Plan) -> Table | None:
         )
         for each in ranked[:_ROWS]
     )
-    return Table(("rewrite", "operation", "saves ms", "reason"), rows) if rows else None
+    return (
+        PageTable(("rewrite", "operation", "saves ms", "reason"), rows)
+        if rows
+        else None
+    )

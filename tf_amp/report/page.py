@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from grappler_pass.errors import MissingExtraError
+from tf_amp.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import jinja2
@@ -34,7 +34,7 @@ class Card:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows of text under their names; numbers are set to the right."""
 
     columns: tuple[str, ...]
@@ -84,7 +84,7 @@ class Section:
     cards: tuple[Card, ...] = ()
     figure: Any = None
     tree: Tree | None = None
-    table: Table | None = None
+    table: PageTable | None = None
     missing: str = ""
 
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from grappler_pass.errors import MissingExtraError
-from grappler_pass.planning.pages import page
-from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Cause, Fusion, Reason
 from tests.grappler_pass.planning.test_layers import plan_of, row
+from tf_amp.report import page
+from tf_amp.report.plans import sections_of
 
 LOW = row("dense/MatMul", seconds=4e-3, low=1e-3, cast=5e-4, is_low=True)
 

@@ -1,1 +1,0 @@
-"""Pages about plans, one file each, that open in a browser without a network."""

@@ -1,0 +1,199 @@
+"""How results look: as text, in a terminal, in a notebook as HTML, in a list as a line.
+
+Text is for files and has all columns; a narrow terminal shows those that matter most.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from rich.box import SIMPLE
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+# Of one table; a browser takes long over more.
+_ROWS = 200
+_BOX = "max-height: 40em; overflow: auto"
+# Names are folded where they take more, if all columns have room then.
+_NAME_WIDTH = 30
+# Wider than any terminal.
+_UNLIMITED = 100_000
+
+
+class Display:
+    """A result that rich can lay out, and that has a summary of one line."""
+
+    # Columns of its text, which is for files.
+    TEXT_WIDTH: ClassVar[int] = 250
+
+    def summary(self) -> str:
+        """Return one line."""
+        raise NotImplementedError
+
+    def __rich__(self) -> RenderableType:
+        """Show in a terminal."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """Print as text, nothing cut off."""
+        return plain_text(self.__rich__(), self.TEXT_WIDTH)
+
+    def __repr__(self) -> str:
+        """Return one line, for lists and debuggers; `print` shows all."""
+        return f"<{type(self).__name__} {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        """Show at the end of a cell."""
+        return html_from(self)
+
+
+class FittedTable(Table):
+    """A table of which a narrow terminal shows the columns that matter most.
+
+    One column, the first unless told otherwise, has names, which may be folded; no
+    other is.
+    """
+
+    def __init__(
+        self, spare: Sequence[str], *, names: int = 0, has_rule: bool = True
+    ) -> None:
+        """Say which columns may be left out, by headings, first what matters least.
+
+        `names` is the number of the column with names. Without a rule there is none
+        below the headings.
+        """
+        box, padding = (SIMPLE, (0, 1, 0, 0)) if has_rule else (None, (0, 1))
+        style = None if has_rule else "dim"
+        super().__init__(
+            box=box, padding=padding, pad_edge=has_rule, header_style=style
+        )
+        self._spare, self._names = spare, names
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """Show as many columns as there is room for, and name the others."""
+        left_out: list[str] = []
+        for name in (*self._spare, ""):
+            if _width(console, self._shown(left_out, _NAME_WIDTH)) <= options.max_width:
+                break
+            left_out += [name] if name else []
+        yield self._shown(left_out)
+        if left_out:
+            names = ", ".join(left_out)
+            yield Text(f"Not shown: {names}; a wider terminal or --json has them.")
+
+    def _shown(self, left_out: Collection[str], name_width: int | None = None) -> Table:
+        """Return a table of the other columns."""
+        table = Table(
+            box=self.box,
+            padding=self.padding,
+            pad_edge=self.pad_edge,
+            header_style=self.header_style,
+        )
+        columns = [column for column in self.columns if column.header not in left_out]
+        for number, column in enumerate(columns):
+            table.add_column(
+                column.header,
+                justify=column.justify,
+                overflow=column.overflow,
+                no_wrap=number != self._names,
+                max_width=name_width if number == self._names else None,
+            )
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*cells)
+        return table
+
+
+def _width(console: Console, table: Table) -> int:
+    options = console.options.update(width=_UNLIMITED)
+    return Measurement.get(console, options, table).maximum
+
+
+def filled(
+    table: Table,
+    titles: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    numbers: Collection[str] = (),
+) -> Table:
+    """Return a table with columns and rows of text, which is no markup.
+
+    Cells are folded where there is no room. Those of columns that are named as numbers
+    are set to the right.
+    """
+    for title in titles:
+        is_number = title in numbers
+        table.add_column(
+            title, justify="right" if is_number else "left", overflow="fold"
+        )
+    for cells in rows:
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def bare_table() -> Table:
+    """Return a table without lines and styles, for text."""
+    return Table(box=None, pad_edge=False, header_style="")
+
+
+def plain_text(printable: RenderableType, width: int) -> str:
+    """Return what rich would print on so many columns, without any style or markup."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, markup=False).print(printable)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def html_from(printable: Any) -> str:
+    """Return what rich would print as HTML, its tables as tables, all text escaped.
+
+    Args:
+      printable: text, a table, a group of these, or what has `__rich__`; strings are
+        text, without markup. Of a table the first 200 rows are shown.
+    """
+    return f'<div style="{_BOX}">{"".join(_parts(printable))}</div>'
+
+
+def _parts(printable: Any) -> Iterator[str]:
+    if hasattr(printable, "__rich__"):
+        yield from _parts(printable.__rich__())
+    elif isinstance(printable, Group):
+        for each in printable.renderables:
+            yield from _parts(each)
+    elif isinstance(printable, Padding):
+        yield from _parts(printable.renderable)
+    elif isinstance(printable, Table):
+        yield _html_table(printable)
+    else:
+        yield f'<p style="white-space: pre-wrap">{_escaped(printable)}</p>'
+
+
+def _html_table(table: Table) -> str:
+    columns = table.columns
+    tags = [f'style="text-align: {column.justify}"' for column in columns]
+
+    def row(tag: str, texts: Any) -> str:
+        cells = zip(tags, texts, strict=True)
+        return (
+            f"<tr>{''.join(f'<{tag} {s}>{_escaped(t)}</{tag}>' for s, t in cells)}</tr>"
+        )
+
+    rows = zip(*(column.cells for column in columns), strict=True)
+    body = [row("td", cells) for cells, _ in zip(rows, range(_ROWS), strict=False)]
+    title = f"<caption>{_escaped(table.title)}</caption>" if table.title else ""
+    left_out = table.row_count - len(body)
+    more = f"<p>and {left_out} more rows; print() shows them</p>" if left_out else ""
+    head = row("th", [column.header for column in columns])
+    return (
+        f"<table>{title}<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
+        f"{more}"
+    )
+
+
+def _escaped(text: Any) -> str:
+    return html.escape(str(text)).replace("\n", "<br>")
