@@ -38,6 +38,7 @@ DEVICE_PROFILE = "TF_AMP_DEVICE_PROFILE"
 LOG = "TF_AMP_LOG"
 STRICT = "TF_AMP_STRICT"
 CACHE = "TF_AMP_CACHE"
+EXCLUDE = "TF_AMP_EXCLUDE"
 TUNE = "TF_AMP_TUNE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
 RANGES = "TF_AMP_RANGES"
@@ -76,6 +77,14 @@ def checked_level(value: object, name: str = "opt_level") -> str:
     return values.checked_word(value, name, tuple(LEVELS), str.upper)
 
 
+def _fusions_or_off(fusions: tuple[str, ...]) -> str:
+    return " ".join(fusions) or "off"
+
+
+def _words_if_any(loss_scale: LossScale | None) -> str:
+    return "" if loss_scale is None else words_from_loss_scale(loss_scale)
+
+
 def text_of(value: object) -> str:
     """Return a value as text for a variable; empty: the variable is left unset."""
     if value is None:
@@ -91,22 +100,15 @@ class Setting(NamedTuple):
     `check` takes a value that a program gives and `read` the text of the variable, both
     with the name to call it by in an error; they return what the field holds, or raise
     ConfigError. What `write` returns of that is read back equal.
-
-    Attributes:
-      variable: of the environment; its end names the option of commands, too.
-      is_path: whether its values are paths, or may be.
-      option: arguments of argparse for the option, without its type.
     """
 
     variable: str
     check: Callable[[Any, str], Any]
     read: Callable[[str, str], Any]
     write: Callable[[Any], str]
-    is_path: bool
-    option: Mapping[str, Any]
 
     @property
-    def option_name(self) -> str:
+    def option(self) -> str:
         """The option of commands, such as --opt-level."""
         words = self.variable.removeprefix(OWN_PREFIX).lower().split("_")
         return f"--{'-'.join(words)}"
@@ -114,16 +116,12 @@ class Setting(NamedTuple):
 
 def _row(
     default: Any,
-    /,
     variable: str,
     check: Callable[[Any, str], Any],
     read: Callable[[str, str], Any] | None = None,
     write: Callable[[Any], str] = text_of,
-    *,
-    is_path: bool = False,
-    **option: Any,
 ) -> Any:
-    row = Setting(variable, check, read or check, write, is_path, option)
+    row = Setting(variable, check, read or check, write)
     return dataclasses.field(default=default, metadata={_ROW: row})
 
 
@@ -157,93 +155,26 @@ class AmpConfig:
     """
 
     enabled: bool | None = None
-    opt_level: str = _row(
-        DEFAULT_LEVEL,
-        OPT_LEVEL,
-        checked_level,
-        metavar="LEVEL",
-        help="; ".join(f"{name} {summary}" for name, summary in LEVELS.items()),
-    )
-    dtype: str | None = _row(
-        None, DTYPE, checked_dtype, choices=LOW_DTYPES, help="this device's by default"
-    )
-    device_profile: str | None = _row(
-        None,
-        DEVICE_PROFILE,
-        values.checked_profile,
-        is_path=True,
-        metavar="NAME",
-        help="plan for this device",
-    )
-    log_dir: pathlib.Path | None = _row(
-        None,
-        LOG,
-        values.checked_path,
-        is_path=True,
-        metavar="DIR",
-        help="write graphs and plans there",
-    )
-    strict: bool = _row(
-        False,
-        STRICT,
-        values.checked_bool,
-        values.flag_from_text,
-        action="store_true",
-        help="raise on failure",
-    )
-    cache_dir: pathlib.Path | None = _row(
-        None, CACHE, values.checked_path, is_path=True
-    )
+    opt_level: str = _row(DEFAULT_LEVEL, OPT_LEVEL, checked_level)
+    dtype: str | None = _row(None, DTYPE, checked_dtype)
+    device_profile: str | None = _row(None, DEVICE_PROFILE, values.checked_profile)
+    log_dir: pathlib.Path | None = _row(None, LOG, values.checked_path)
+    strict: bool = _row(False, STRICT, values.checked_bool, values.flag_from_text)
+    cache_dir: pathlib.Path | None = _row(None, CACHE, values.checked_path)
     exclude: tuple[str, ...] = _row(
-        (),
-        "TF_AMP_EXCLUDE",
-        values.checked_exclusions,
-        values.patterns_from_text,
-        action="append",
-        default=[],
-        metavar="REGEX|@FILE",
-        help="operations with such names stay float32; @FILE reads a list",
+        (), EXCLUDE, values.checked_exclusions, values.patterns_from_text
     )
-    tune: str = _row(
-        values.DEFAULT_TUNE,
-        TUNE,
-        values.checked_tune,
-        help="on (default) or off: whether own steps decide what is close",
-    )
+    tune: str = _row("on", TUNE, values.checked_tune)
     tie: float = _row(0.01, "TF_AMP_TIE", values.checked_tie)
     fuse: tuple[str, ...] = _row(
-        RULES,
-        "TF_AMP_FUSE",
-        values.checked_fusions,
-        write=lambda rules: " ".join(rules) or "off",
-        metavar="RULES",
-        help="on (default), off, or rewrites beside types",
+        RULES, "TF_AMP_FUSE", values.checked_fusions, write=_fusions_or_off
     )
     loss_scale: LossScale | None = _row(
-        None,
-        LOSS_SCALE,
-        loss_scale_from_words,
-        write=lambda scale: "" if scale is None else words_from_loss_scale(scale),
-        metavar="SCALE",
-        help="dynamic, statistical, none, or a number; by default as the type needs it",
+        None, LOSS_SCALE, loss_scale_from_words, write=_words_if_any
     )
-    ranges: pathlib.Path | None = _row(
-        None,
-        RANGES,
-        values.checked_path,
-        is_path=True,
-        metavar="FILE",
-        help="what `tf-amp ranges` wrote",
-    )
+    ranges: pathlib.Path | None = _row(None, RANGES, values.checked_path)
     verbose: bool = _row(True, VERBOSE, values.checked_bool, values.flag_from_text)
-    check: bool = _row(
-        True,
-        CHECK,
-        values.checked_bool,
-        values.flag_from_text,
-        choices=("on", "off"),
-        help="whether kernels are checked first",
-    )
+    check: bool = _row(True, CHECK, values.checked_bool, values.flag_from_text)
     list_edits: tuple[ListEdit, ...] = ()
 
     @property
@@ -298,7 +229,34 @@ SETTINGS: Mapping[str, Setting] = {
     if _ROW in field.metadata
 }
 OWN_NAMES = tuple(row.variable for row in SETTINGS.values())
-PLACES = tuple(row.variable for row in SETTINGS.values() if row.is_path)
+# Whose values are paths, or may be.
+PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
+# What `tf-amp` shows of settings that are options, as arguments of argparse.
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "opt_level": {
+        "metavar": "LEVEL",
+        "help": "; ".join(f"{name} {summary}" for name, summary in LEVELS.items()),
+    },
+    "dtype": {"choices": LOW_DTYPES, "help": "this device's by default"},
+    "device_profile": {"metavar": "NAME", "help": "plan for this device"},
+    "log_dir": {"metavar": "DIR", "help": "write graphs and plans there"},
+    "strict": {"action": "store_true", "help": "raise on failure"},
+    "exclude": {
+        "action": "append",
+        "default": [],
+        "metavar": "REGEX|@FILE",
+        "help": "operations with such names stay float32; @FILE reads a list",
+    },
+    "tune": {"help": "on (default) or off: whether own steps decide what is close"},
+    "fuse": {"metavar": "RULES", "help": "on (default), off, or rewrites beside types"},
+    "loss_scale": {
+        "metavar": "SCALE",
+        "help": "dynamic, statistical, none, or a number; by default as the type needs "
+        "it",
+    },
+    "ranges": {"metavar": "FILE", "help": "what `tf-amp ranges` wrote"},
+    "check": {"choices": ("on", "off"), "help": "whether kernels are checked first"},
+}
 
 
 def checked_settings(**given: Any) -> dict[str, Any]:

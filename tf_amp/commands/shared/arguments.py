@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_amp.config.amp_config import SETTINGS, text_of
+from tf_amp.config.amp_config import OPTIONS, SETTINGS, text_of
 from tf_amp.errors import AmpError, ConfigError, ScriptMissingError
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
@@ -43,12 +43,11 @@ def add_setting_to(parser: argparse.ArgumentParser, name: str, **changed: Any) -
     The value stays text, as a variable has it, and is checked as a variable is.
     """
     row = SETTINGS[name]
-    option = {**row.option, **changed}
+    option = {**OPTIONS[name], **changed}
     if "choices" in option or option.get("action") == "store_true":
-        parser.add_argument(row.option_name, **option)
+        parser.add_argument(row.option, **option)
     else:
-        check = _CHECKS.get(name, row.read)
-        add_checked_to(parser, row.option_name, check, **option)
+        add_checked_to(parser, row.option, _CHECKS.get(name, row.read), **option)
 
 
 def _check_profile(value: str, name: str) -> None:
@@ -96,7 +95,7 @@ def add_checked_to(
 def environment_from(options: argparse.Namespace) -> dict[str, str]:
     """Return the variables of the settings that are given as options."""
     given = {
-        row.variable: getattr(options, row.option_name[2:].replace("-", "_"), None)
+        row.variable: getattr(options, row.option[2:].replace("-", "_"), None)
         for row in SETTINGS.values()
     }
     return {name: text_of(value) for name, value in given.items() if value}
