@@ -21,7 +21,7 @@ from grappler_pass.pipeline import plan_graph
 from grappler_pass.planning.plan import Plan
 from tf_amp.config import scope_registry
 from tf_amp.rewriting import graph_settings
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 
 _WARM_STEPS = 3
 _FEWEST_PAIRS = 5

@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import all_reduce as private
+from tf_amp._tensorflow_private import workers as private
 
 BYTES_PER_ELEMENT = 2
 # All of ResNet-50 (51 MB in 16 bits) in one; a model ten times as large in eight.

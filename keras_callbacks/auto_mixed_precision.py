@@ -40,7 +40,7 @@ from tf_amp.message_codes import Code
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
 from tf_amp.tracing import stack as scope_stack
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 from tf_amp.training.checkpoints import installing
 
 _MILLI = 1e3

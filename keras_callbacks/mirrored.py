@@ -12,8 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from keras_callbacks.all_reduce import DEFAULT_BUCKET_BYTES, Exchange, FusedAllReduce
-from tf_amp._tensorflow_private import all_reduce as private
 from tf_amp._tensorflow_private import install_when_imported, wrapping_unconverted
+from tf_amp._tensorflow_private import workers as private
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError

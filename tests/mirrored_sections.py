@@ -167,7 +167,7 @@ print(variable.numpy().tolist(), len(strategy.exchanges))
 """
 
 DISABLED = """
-from tf_amp._tensorflow_private import all_reduce as private
+from tf_amp._tensorflow_private import workers as private
 from tf_amp._tensorflow_private import installed
 strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
 with strategy.scope():

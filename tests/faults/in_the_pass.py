@@ -435,7 +435,7 @@ _OF_THE_HOST = (
     ),
     Fault(
         "Gradients of what is in a float32 scope go to 16 bits.",
-        "tf_amp/tracing/forward_ops.py",
+        "tf_amp/tracing/stamps.py",
         'why = why_float32 or (forward.float32 if forward is not None else "")',
         "why = why_float32",
         (f"{_TF_AMP}/runtime/test_float32_scope.py",),

@@ -1,12 +1,14 @@
-"""What of TensorFlow's private parts optimizes graphs."""
+"""TensorFlow's private names of what optimizes graphs, and of what stores them."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
-from tf_amp._tensorflow_private import eager_context, unless_gone, warn_once
+from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
 
 HOST = "/job:localhost/replica:0/task:0"
 _KINDS = ("CPU", "GPU")
@@ -64,3 +66,74 @@ def function_named(name: str) -> Any | None:
     """Return the FunctionDef that the runtime has under a name; None where unknown."""
     context = eager_context()
     return context.get_function_def(name) if context.has_function(name) else None
+
+
+_MARKED = "exported graphs keep marks that other processes do not need"
+
+BUILD_META_GRAPH = Hook("tensorflow.python.saved_model.save:_build_meta_graph", _MARKED)
+CREATE_META_GRAPH = Hook(
+    "tensorflow.python.framework.meta_graph:create_meta_graph_def", _MARKED
+)
+SAVE_BUILDER = Hook(
+    "tensorflow.python.saved_model.builder_impl:_SavedModelBuilder.save", _MARKED
+)
+_UNTRACKED = "functions that were traced while losses are scaled cannot be exported"
+SET_SIGNATURE = Hook(
+    "tensorflow.python.saved_model.save:_AugmentedGraphView.set_signature", _UNTRACKED
+)
+
+
+def _converter(of_tensorflow: str = "tensorflow") -> str:
+    """Return where this TensorFlow converts to TFLite: 2.16 does so elsewhere.
+
+    It is not imported for that.
+    """
+    spec = importlib.util.find_spec(of_tensorflow)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    old = "lite/python/wrap_toco.py"
+    if any((Path(folder) / old).exists() for folder in folders):
+        return "tensorflow.lite.python.wrap_toco:wrapped_toco_convert"
+    return "tensorflow.compiler.mlir.lite.python.wrap_converter:wrapped_convert"
+
+
+CONVERT_TO_TFLITE = Hook(
+    _converter(), "each conversion to TFLite waits 20 seconds for nothing"
+)
+
+
+def built_graph(result: Any) -> Any:
+    """Return the GraphDef in what BUILD_META_GRAPH returns."""
+    return result[0].graph_def
+
+
+@unless_gone("_breadth_first_traversal", _UNTRACKED, [])
+def captured_inputs(view: Any) -> list[Any]:
+    """Return what the functions capture that are about to be exported.
+
+    Args:
+      view: of the objects to be exported, whose SET_SIGNATURE was called.
+    """
+    objects, _ = view._breadth_first_traversal()
+    functions = (one for one in objects if hasattr(one, "captured_inputs"))
+    return [tensor for function in functions for tensor in function.captured_inputs]
+
+
+@unless_gone("_children_cache", _UNTRACKED, None)
+def add_child(view: Any, name: str, child: Any) -> None:
+    """Let an object be exported as if it were an attribute of the root."""
+    view._children_cache[view.root][name] = child
+
+
+def builder_graphs(builder: Any) -> list[Any]:
+    """Return the GraphDefs that a builder of SavedModels is about to write."""
+    return [graph.graph_def for graph in builder._saved_model.meta_graphs]
+
+
+@unless_gone("in_save_context", "functions that scale losses cannot be exported", False)
+def is_exporting() -> bool:
+    """Return whether functions are being traced for a SavedModel, on this thread.
+
+    TensorFlow traces them anew for it.
+    """
+    module = importlib.import_module("tensorflow.python.saved_model.save_context")
+    return bool(module.in_save_context())

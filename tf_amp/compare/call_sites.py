@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_traits import keeps_kernel
-from tf_amp._tensorflow_private import calls, eager_context
+from tf_amp._tensorflow_private import eager_context, functions
 from tf_amp.compare.alternation import (
     FLOAT32,
     LABELS,
@@ -89,7 +89,7 @@ class _Callee(CallCount):
         """Return whether two graphs may be run in turn."""
         if self.is_run:
             return _shares_kernels(trial)
-        return calls.has_instances(eager_context())
+        return functions.has_instances(eager_context())
 
 
 class _Thread(threading.local):
@@ -125,7 +125,7 @@ def comparing_calls(
 
         def call(label: str) -> Any:
             instance = callee.instance(label)
-            with calls.in_instance(context, label):
+            with functions.in_instance(context, label):
                 return _called(
                     callee, label, call_function, context, instance, *args, **kwargs
                 )
@@ -183,7 +183,7 @@ def comparing_runs(
 
         def call(label: str) -> Any:
             number = anew + LABELS.index(label)
-            again = calls.targets_of_instance(number, targets, fetches)
+            again = functions.targets_of_instance(number, targets, fetches)
             return _called(
                 callee, label, run, session, None, again, fetches, feeds, *args
             )
@@ -303,7 +303,7 @@ def called_instance(name: bytes, has_instances: bool) -> bytes:
         return name
     if comparison.is_faster is not None:
         return callee.instance(comparison.winner)
-    has_instances = has_instances and calls.has_instances(eager_context())
+    has_instances = has_instances and functions.has_instances(eager_context())
     if caller is None or caller.is_run or not has_instances:
         return name
     own = caller.comparison

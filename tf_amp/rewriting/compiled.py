@@ -30,7 +30,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import arriving_graphs, failures, graph_settings, host, stripping
 from tf_amp.rewriting.graph_settings import device_type_of_compiled, settings_with_steps
-from tf_amp.tracing import bypass, graph_registry, grappler_preview, stamps
+from tf_amp.tracing import bypass, graph_names, grappler_preview, stamps
 from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.grappler_preview import CONTROL_FLOW, LOWER
 from tf_amp.tracing.stamps import Stamp
@@ -456,7 +456,7 @@ class WithoutXla:
         arguments = (str(a.name) for a in access.definition().signature.input_arg)
         placeholders = (str(tensor.op.name) for tensor in graph.inputs)
         found = Uncompiled(graph, dict(zip(arguments, placeholders, strict=True)))
-        self._known[graph_registry.number_of(graph)] = found
+        self._known[graph_names.number_of(graph)] = found
 
     def behind(self, graph_def: Any) -> Uncompiled | None:
         """Return the function whose stamped graph Grappler passes, if it is known."""

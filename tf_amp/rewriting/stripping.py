@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
-from tf_amp._tensorflow_private import acting_after, acting_before, exports
+from tf_amp._tensorflow_private import acting_after, acting_before, graphs
 
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
 _SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
@@ -63,7 +63,7 @@ def is_converted(graph_def: Any) -> bool:
 
 
 def _strip_built(result: Any, *args: Any, **kwargs: Any) -> None:
-    strip(exports.built_graph(result))
+    strip(graphs.built_graph(result))
 
 
 def _strip_created(meta_graph: Any, *args: Any, **kwargs: Any) -> None:
@@ -72,7 +72,7 @@ def _strip_created(meta_graph: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _strip_saved(builder: Any, *args: Any, **kwargs: Any) -> None:
-    for graph_def in exports.builder_graphs(builder):
+    for graph_def in graphs.builder_graphs(builder):
         strip(graph_def)
 
 

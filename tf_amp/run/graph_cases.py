@@ -40,7 +40,7 @@ from tf_amp.run.graph_copy import (
     sandbox_from_graph,
 )
 from tf_amp.run.graph_run import filled_session, imported
-from tf_amp.tracing.traces import with_traced_shapes
+from tf_amp.tracing.stamp_reader import with_traced_shapes
 
 _SEED = 20
 _SEEDS = {"seed", "seed2"}

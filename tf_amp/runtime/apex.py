@@ -20,7 +20,7 @@ from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import scope, switch
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 
 # One loss scale per loss, where `initialize` received `num_losses`, else none;
 # None: it was not called.

@@ -10,16 +10,16 @@ import functools
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
-from tf_amp._tensorflow_private import calls, exports, functions, tracing, workers
+from tf_amp._tensorflow_private import functions, graphs, tracing, workers
 from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
 from tf_amp.rewriting import compiled as compiled
-from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
-from tf_amp.tracing.in_force import current_config, in_force, settings_here, stamp_graph
+from tf_amp.tracing import stamps
+from tf_amp.tracing.stamps import current_config, in_force, settings_here, stamp_graph
 from tf_amp.training.finiteness import finite_branches, second_tries
 from tf_amp.training.overflow import origin as overflow_origin
 
@@ -36,14 +36,14 @@ def install_marking() -> None:
     install = private.install
     install(private.CREATE_OP, private.acting_after(stamps.stamping(in_force)))
     install(tracing.REPLICA_THREAD, private.acting_after(scope_stack.inherit))
-    install(tracing.WALK_GRADIENT, forward_ops.following(adopt))
-    install(tracing.RECORD_GRADIENT, forward_ops.recording)
-    install(tracing.RECORD_CLOSURE, forward_ops.remembering)
-    replay = forward_ops.following(adopt, forward_ops.recorded_op)
+    install(tracing.WALK_GRADIENT, stamps.following(adopt))
+    install(tracing.RECORD_GRADIENT, stamps.recording)
+    install(tracing.RECORD_CLOSURE, stamps.remembering)
+    replay = stamps.following(adopt, stamps.recorded_op)
     install(tracing.REPLAY_GRADIENT, replay)
-    install(exports.BUILD_META_GRAPH, stripping.stripping_built)
-    install(exports.CREATE_META_GRAPH, stripping.stripping_created)
-    install(exports.SAVE_BUILDER, stripping.stripping_saved)
+    install(graphs.BUILD_META_GRAPH, stripping.stripping_built)
+    install(graphs.CREATE_META_GRAPH, stripping.stripping_created)
+    install(graphs.SAVE_BUILDER, stripping.stripping_saved)
 
 
 def install_loss_scaling() -> None:
@@ -87,14 +87,14 @@ def install_rewriting(config: AmpConfig) -> None:
     comparing_calls = functools.partial(
         call_sites.comparing_calls, first_called=notices.mention_function
     )
-    private.install(calls.CALL_IN_EAGER_MODE, comparing_calls)
+    private.install(functions.CALL_IN_EAGER_MODE, comparing_calls)
     comparing_runs = functools.partial(
         call_sites.comparing_runs,
         times_changed=overflow_origin.times_returned,
         first_called=notices.mention_run,
     )
-    private.install(calls.RUN_IN_SESSION, comparing_runs)
-    private.install(exports.CONVERT_TO_TFLITE, plugin.paused())
+    private.install(functions.RUN_IN_SESSION, comparing_runs)
+    private.install(graphs.CONVERT_TO_TFLITE, plugin.paused())
     private.install(workers.SERVER_START, private.acting_before(jobs.serve))
     if config.strict:
         for hook in _RAISING:
@@ -145,8 +145,8 @@ def _skipped_steps() -> int | None:
 
 def remove() -> None:
     """Undo all but what graphs need that were traced before, and still arrive."""
-    comparing = (calls.CALL_IN_EAGER_MODE, calls.RUN_IN_SESSION)
-    private.remove(kept=(*_RAISING, exports.CONVERT_TO_TFLITE, *comparing))
+    comparing = (functions.CALL_IN_EAGER_MODE, functions.RUN_IN_SESSION)
+    private.remove(kept=(*_RAISING, graphs.CONVERT_TO_TFLITE, *comparing))
 
 
 def _stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:

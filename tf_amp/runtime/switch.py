@@ -25,7 +25,7 @@ from tf_amp.rewriting import graph_settings, host, unseen
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tracing import excluded_layers, stamps
-from tf_amp.tracing.in_force import current_config, stamp_graph
+from tf_amp.tracing.stamps import current_config, stamp_graph
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan

@@ -11,7 +11,7 @@ from typing import Any
 from tf_amp._tensorflow_private import install_when_imported, tracing, wrapping
 from tf_amp.config.setting_values import is_of_layer, layer_patterns
 from tf_amp.tracing import stack as scope_stack
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 
 
 def install(exclude: Iterable[str]) -> None:

@@ -1,8 +1,9 @@
-"""What the marks on a graph's nodes say when Grappler passes it.
+"""What the marks on a graph's nodes say when Grappler passes it, and its traces show.
 
-Fused and folded nodes have lost theirs. What they were made of is looked up in the
+Fused and folded nodes have lost their marks. What they were made of is looked up in the
 graphs as traced, where these still exist; else they go with their name scope, since
-inlining puts every function's nodes into a scope of its own.
+inlining puts every function's nodes into a scope of its own. Operations as traced know
+shapes, too, and which variables they captured.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
 from grappler_pass.eligibility.exclusions import differentiated, finder
-from grappler_pass.graph.op_table import PRODUCT_OPS
+from grappler_pass.graph.op_table import FORWARDING_OPS, PRODUCT_OPS, REF_VARIABLE_OPS
+from grappler_pass.graph.walks import reached
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.tracing import attribute_of
-from tf_amp.tracing import forward_ops, graph_names, graph_registry
-from tf_amp.tracing.stamps import OFF, Stamp, traced_op
+from tf_amp.tracing import graph_names
+from tf_amp.tracing.stamps import OFF, Stamp, forward_from, traced_op, why_float32
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.shapes import Shapes
     from grappler_pass.graph.view import GraphView, Node
 
 # Operations that seed low precision are stamped whenever their function was traced
@@ -48,7 +54,7 @@ def _name_in(stamps: Sequence[Stamp]) -> str:
     """Return the name, for people, of what most operations come from."""
     name = _most_common(stamp.graph for stamp in stamps) or ""
     numbers = (stamp.number for stamp in stamps if stamp.graph == name)
-    graph = graph_registry.graph_of(_most_common(numbers))
+    graph = graph_names.graph_of(_most_common(numbers))
     return name if graph is None else graph_names.name_of(graph)
 
 
@@ -100,11 +106,11 @@ def marks_from_graph_def(
     if most is None or settings is None:
         return Marks(None, "")
     own = [stamp for name, stamp in stamps.items() if owners[name] == settings]
-    main = graph_registry.graph_of(_most_common(stamp.number for stamp in own))
+    main = graph_names.graph_of(_most_common(stamp.number for stamp in own))
     for node in graph_def.node:
         if node.name in owners:
             continue
-        op = graph_registry.op_named(main, node.name) if main is not None else None
+        op = graph_names.op_named(main, node.name) if main is not None else None
         if op is not None:
             owners[node.name] = _owner(op, canonical)
         elif node.op in _STAMPED_OPS:
@@ -134,9 +140,9 @@ def excluded_parts(
     for node in graph_def.node:
         if node.name in numbers:
             continue
-        graph = graph_registry.graph_of(number_of(node.name))
-        last = graph and graph_registry.inlined_op(graph, node.name)
-        parts = graph_registry.ops_behind(last, node.op) if last is not None else ()
+        graph = graph_names.graph_of(number_of(node.name))
+        last = graph and graph_names.inlined_op(graph, node.name)
+        parts = graph_names.ops_behind(last, node.op) if last is not None else ()
         why = next((w for w in (_why(part, find) for part in parts) if w), "")
         if graph is None and not float32.isdisjoint(map(_source, node.input)):
             # Traced by another process, so that its parts cannot be looked up.
@@ -155,7 +161,7 @@ def forward_names(node: Any) -> tuple[str, ...]:
     if FORWARD in node.attr:
         return tuple(name.decode() for name in node.attr[FORWARD].list.s)
     op = traced_op(node)
-    return forward_ops.forward_from(op).names[1:] if op is not None else ()
+    return forward_from(op).names[1:] if op is not None else ()
 
 
 def is_gradient(view: GraphView, node: Node) -> bool:
@@ -172,7 +178,7 @@ def is_gradient(view: GraphView, node: Node) -> bool:
 def traced_in(graph_def: Any) -> list[Any]:
     """Return the graphs, as traced, that a graph's nodes come from, if still known."""
     numbers = {stamp.number for stamp in _stamps(graph_def).values()}
-    graphs = map(graph_registry.graph_of, numbers)
+    graphs = map(graph_names.graph_of, numbers)
     return [graph for graph in graphs if graph is not None]
 
 
@@ -199,9 +205,9 @@ def _source(name: str) -> str:
 
 def _why(op: Any, find: Callable[[str], str]) -> str:
     """Return what keeps a traced operation in float32, or the empty text."""
-    if why := forward_ops.why_float32(op):
+    if why := why_float32(op):
         return f"{why}, around {op.name}"
-    return next(filter(None, map(find, forward_ops.forward_from(op).names)), "")
+    return next(filter(None, map(find, forward_from(op).names)), "")
 
 
 def _owner(op: Any, canonical: Canonical) -> str | None:
@@ -239,3 +245,99 @@ def _scopes(name: str) -> Iterator[str]:
 def _most_common(values: Iterable[str | None]) -> str | None:
     ranked = Counter(value for value in values if value is not None).most_common(1)
     return ranked[0][0] if ranked else None
+
+
+# The value of the variable that a node is or reads, as a NumPy array; None: not known.
+Values = Callable[[Any], Any]
+
+
+def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
+    """Return shapes with those of calls, which are known from tracing alone."""
+    completed = dict(shapes)
+    for node in graph_def.node:
+        known = shapes.get(node.name, (None,))
+        op = traced_op(node) if None in known else None
+        if op is not None:
+            ranks = (tensor.shape for tensor in op.outputs)
+            completed[node.name] = tuple(
+                None if shape.rank is None else tuple(shape.as_list())
+                for shape in ranks
+            )
+    return completed
+
+
+def variable_names(view: GraphView) -> Mapping[str, str]:
+    """Return what the program calls its variables, by name of the handle's node."""
+    found: dict[str, str] = {}
+    for node in view.nodes:
+        if node.op != "_Arg":
+            continue
+        names = (_variable_of(reader.proto) for reader in _readers(view, node))
+        name = next(filter(None, names), "")
+        if name:
+            found[node.name] = name
+    return found
+
+
+def values_of_function(graph: Any) -> Values:
+    """Read the variables that a function uses; return them by node, as NumPy arrays.
+
+    Args:
+      graph: of the function; what functions within it use is among its own.
+    """
+    handles = {}
+    for tensor, _ in graph.captures:
+        handle = tracing.captured_from(tensor)
+        contents = tracing.handle_contents(handle) if hasattr(handle, "numpy") else ()
+        if len(contents) == 1:
+            handles[id(handle)] = (handle, tracing.variable_value(handle, contents[0]))
+
+    def value_of(node: Any) -> Any:
+        op = traced_op(node)
+        if op is None or not op.inputs:
+            return None
+        value = handles.get(id(tracing.captured_from(op.inputs[0])))
+        return None if value is None else value[1].numpy()
+
+    return value_of
+
+
+def values_of_session(session: Any) -> Values:
+    """Return variables of a Session's graph by node, as NumPy arrays."""
+
+    def value_of(node: Any) -> Any:
+        op = graph_names.op_named(session.graph, node.name)
+        if op is None:
+            return None
+        if op.type in REF_VARIABLE_OPS:
+            return session.run(op.outputs[0])
+        readers = op.outputs[0].consumers() if op.type == "VarHandleOp" else []
+        reads = (r for r in readers if r.type == "ReadVariableOp")
+        read = next(reads, None)
+        return None if read is None else session.run(read.outputs[0])
+
+    return value_of
+
+
+def _readers(view: GraphView, node: Node) -> Iterator[Node]:
+    """Yield what reads a handle, in branches too."""
+
+    def readers(index: int) -> list[int]:
+        is_end = index != node.index and view.nodes[index].op not in FORWARDING_OPS
+        ports = () if is_end else view.output_ports(index)
+        return [reader.node for port in ports for reader in view.readers(port)]
+
+    _, *others = (view.nodes[index] for index in reached([node.index], readers))
+    return (each for each in others if each.op not in FORWARDING_OPS)
+
+
+def _variable_of(reader: Any) -> str:
+    """Return the name of the variable whose handle a traced operation takes first."""
+    op = traced_op(reader)
+    handle = tracing.captured_from(op.inputs[0]) if op and op.inputs else None
+    if op is None or not hasattr(handle, "numpy"):
+        return ""
+    graphs = tracing.outwards(op.graph)
+    variables = (v for graph in graphs for v in getattr(graph, "variables", ()))
+    found = next((v for v in variables if v.handle is handle), None)
+    return "" if found is None else str(found.name).partition(":")[0]

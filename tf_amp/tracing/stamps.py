@@ -2,29 +2,190 @@
 
 Grappler runs at a function's first call, perhaps long after it was traced, so what
 holds for a function is written on its operations while they are made: the id of the
-settings in force, the function's name, and the number under which `graph_registry`
+settings in force, the function's name, and the number under which `graph_names`
 knows it. This module decides what is stamped; `stamp_reader` reads the stamps of a
-finished graph. Neither knows anything of the settings themselves.
+finished graph.
 
 A function keeps the settings its first operation met, and functions traced within it
 take the same, except for what is made in a scope entered during the trace. Functions of
 `tf.data` get no stamp, so their graphs stay as they are.
+
+Operations are marked also with what they are a gradient of, and with why they stay
+float32. TensorFlow runs an operation's gradient function in one of three places:
+walking a graph (`tf.gradients`, bodies of loops, functions differentiated from
+outside), on a tape, and as the closure that `tf.custom_gradient` gave the tape. Each is
+wrapped here, and what is made meanwhile stays float32 where the operations do that it
+is a gradient of. Sums of several gradients belong to no single operation and get no
+mark. The names are kept with the operation in Python. They are written into the graph
+only where names decide what is excluded: TensorFlow takes no two nodes for equal, and
+merges none, whose attributes differ.
 """
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from grappler_pass.annotations import STAMP
+from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
 from grappler_pass.cached_attributes import cached_attribute
-from tf_amp._tensorflow_private.tracing import attribute_of
+from tf_amp._tensorflow_private import Method, tracing, wrapping
+from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
+from tf_amp.config import scope_registry
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.scope_registry import excludes_names
-from tf_amp.tracing import forward_ops, graph_names, graph_registry
+from tf_amp.tracing import graph_names
 from tf_amp.tracing import stack as scope_stack
+from tf_amp.tracing.bypass import holding
 from tf_amp.tracing.terms import terms_of
+
+# In the attributes that a tape keeps of an operation.
+_TAPE_KEY = "_tf_amp_operation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """What a gradient belongs to.
+
+    Attributes:
+      names: of the operation, and of those that it is itself a gradient of.
+      float32: why the operation was to stay float32; "" where it was not.
+    """
+
+    names: tuple[str, ...]
+    float32: str
+
+    @cached_attribute
+    def attribute(self) -> Any:
+        """The names as an AttrValue."""
+        from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+        names = [name.encode() for name in self.names]
+        return AttrValue(list=AttrValue.ListValue(s=names))
+
+
+_current: contextvars.ContextVar[Forward | None] = contextvars.ContextVar(
+    "tf_amp_forward", default=None
+)
+
+
+def mark(op: Any, why_float32: str, goes_by_names: bool) -> None:
+    """Put on a new operation what is known of it.
+
+    Args:
+      op: the operation.
+      why_float32: why it stays float32 for its own sake; "" if it need not.
+      goes_by_names: whether what it is a gradient of may exclude it by its name.
+    """
+    forward = _current.get()
+    if forward is not None:
+        op._tf_amp_forward = forward
+        if goes_by_names:
+            op._set_attr(FORWARD, forward.attribute)
+    why = why_float32 or (forward.float32 if forward is not None else "")
+    if why:
+        put_attribute(op, FLOAT32, s=why.encode())
+
+
+def why_float32(op: Any) -> str:
+    """Return why an operation is marked to stay float32; "" where it is not."""
+    return (attribute_of(op, FLOAT32) or b"").decode()
+
+
+def forward_from(op: Any) -> Forward:
+    """Return what gradients of an operation belong to."""
+    own: Forward | None = getattr(op, "_tf_amp_forward", None)
+    return Forward((op.name, *(own.names if own else ())), why_float32(op))
+
+
+def following(
+    adopt: Callable[[Any], None], op_of: Callable[[Any], Any] = lambda op: op
+) -> Callable[[Method], Method]:
+    """Return what wraps a function that calls gradient functions.
+
+    That is `_MaybeCompile` in a walk over a graph, and what a tape calls for each
+    operation it has recorded.
+
+    Args:
+      adopt: called with each operation that is differentiated.
+      op_of: returns it, given the function's second argument; None: it is not known.
+    """
+
+    def differentiate(function: Method, name: Any, given: Any, *args: Any) -> Any:
+        op = op_of(given)
+        if op is None:
+            return function(name, given, *args)
+        adopt(op)
+        with holding(_current, forward_from(op)):
+            return function(name, given, *args)
+
+    return wrapping(differentiate)
+
+
+@wrapping
+def recording(
+    record_gradient: Callable[..., None],
+    name: Any,
+    inputs: Any,
+    attrs: Any,
+    outputs: Any,
+) -> None:
+    """Call `record_gradient` so that a tape knows the operation, not its type only."""
+    made = _made_op(outputs)
+    if made is not None:
+        attrs = (*attrs, _TAPE_KEY, _Recorded(made))
+    record_gradient(name, inputs, attrs, outputs)
+
+
+@wrapping
+def remembering(
+    record_operation: Callable[..., None],
+    op_type: Any,
+    output_tensors: Any,
+    input_tensors: Any,
+    backward_function: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Call `record_operation`, which gives a tape a closure that makes gradients."""
+    made = _made_op(output_tensors)
+    if made is not None:
+        own = holding(_current, forward_from(made))
+        backward_function = own(backward_function)
+    given = (op_type, output_tensors, input_tensors, backward_function)
+    record_operation(*given, *args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Recorded:
+    """An operation among a tape's attributes, which serve as the key of a cache."""
+
+    op: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Recorded)
+
+    def __hash__(self) -> int:
+        return hash(_Recorded)
+
+
+def _made_op(outputs: Any) -> Any | None:
+    """Return the operation of a graph that made some tensors; None of eager ones."""
+    first = outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
+    try:
+        return first.op
+    except AttributeError:
+        return None
+
+
+def recorded_op(attrs: Any) -> Any | None:
+    """Return the operation in the attributes that a tape keeps; None of eager ones."""
+    if attrs and len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
+        return attrs[-1].op
+    return None
+
 
 # In the place of settings: the operation was made where mixed precision is off.
 OFF = "off"
@@ -95,7 +256,7 @@ def stamping(in_force: InForce) -> Callable[..., None]:
     def stamp(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         settings = _put_stamp(op, stamp_of_graph(graph, in_force(graph)))
         why = scope_stack.keeping_in_float32() or (_MADE_OFF if settings == OFF else "")
-        forward_ops.mark(op, why, excludes_names(settings or ""))
+        mark(op, why, excludes_names(settings or ""))
 
     return stamp
 
@@ -163,7 +324,7 @@ def _new_stamp(graph: Any, force: Force) -> Stamp:
 
 
 def _stamp_for(settings: str, name: str, graph: Any) -> Stamp:
-    return _stamp(settings, name, graph_registry.number_of(graph), terms_of(settings))
+    return _stamp(settings, name, graph_names.number_of(graph), terms_of(settings))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -182,5 +343,41 @@ def traced_op(node: Any) -> Any | None:
     """Return the operation that a node was traced as; None where it is not known."""
     if STAMP not in node.attr:
         return None
-    graph = graph_registry.graph_of(Stamp.from_bytes(node.attr[STAMP].s).number)
-    return None if graph is None else graph_registry.inlined_op(graph, node.name)
+    graph = graph_names.graph_of(Stamp.from_bytes(node.attr[STAMP].s).number)
+    return None if graph is None else graph_names.inlined_op(graph, node.name)
+
+
+def in_force(graph: Any) -> Force:
+    """Return which settings hold for new operations of a graph; None: no graph."""
+    layer = scope_stack.settings_layer(graph)
+    if layer is not None:
+        return Force(layer.settings, layer.graph)
+    scope = scope_registry.scope_in_force()
+    return Force(scope.id if scope else None)
+
+
+def settings_here() -> str | None:
+    """Return the id of the settings for new operations of the graph being traced."""
+    return in_force(tracing.traced_graph()).settings
+
+
+def current_config() -> AmpConfig | None:
+    """Return the configuration in force here; None where mixed precision is off.
+
+    While a function is traced that is the function's own, unless a scope was entered
+    since.
+    """
+    graph = tracing.traced_graph()
+    if graph is None:
+        settings_id = in_force(None).settings
+    else:
+        settings_id = stamp_of_graph(graph, in_force(graph)).settings
+    scope = scope_registry.scope_of(settings_id or "")
+    return scope.config if scope else None
+
+
+def stamp_graph(graph: Any) -> None:
+    """Put the settings in force on a graph built before there were any."""
+    scope = scope_registry.scope_in_force()
+    if scope is not None:
+        stamp_unstamped(graph, scope.id)

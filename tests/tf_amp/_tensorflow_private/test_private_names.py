@@ -17,10 +17,6 @@ import tensorflow as tf
 from tests.fresh_process import output_of
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import (
-    all_reduce,
-    calls,
-    exports,
-    frames,
     functions,
     graphs,
     tracing,
@@ -29,7 +25,7 @@ from tf_amp._tensorflow_private import (
 )
 
 # Of a MirroredStrategy that is asked for 16 bits, not of `enable`.
-ELSEWHERE = {all_reduce.KERAS_ALL_REDUCE}
+ELSEWHERE = {workers.KERAS_ALL_REDUCE}
 
 
 def hooks_in(modules: tuple[str, ...]) -> list[private.Hook]:
@@ -50,7 +46,7 @@ from absl import logging
 from tests.tf_amp._tensorflow_private.test_private_names import hooks_in
 from tf_amp import _tensorflow_private as private
 from tf_amp import message_codes
-from tf_amp._tensorflow_private import calls, exports
+from tf_amp._tensorflow_private import functions, graphs
 
 owner_of, gone, told = private._owner_of, None, []
 private._owner_of = lambda hook: None if hook == gone else owner_of(hook)
@@ -75,8 +71,8 @@ for gone in hooks_in(MODULES):
     print(moved, *(line.partition(" has no ")[2] for line in told), sep=";")
     told.clear()
     tf_amp.disable()
-    kept = {private.CALL_FUNCTION, private.RUN_SESSION, exports.CONVERT_TO_TFLITE}
-    kept |= {calls.CALL_IN_EAGER_MODE, calls.RUN_IN_SESSION}
+    kept = {private.CALL_FUNCTION, private.RUN_SESSION, graphs.CONVERT_TO_TFLITE}
+    kept |= {functions.CALL_IN_EAGER_MODE, functions.RUN_IN_SESSION}
     assert set(private.installed()) == kept - {gone}
     private.remove()
 """
@@ -130,13 +126,13 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "IsMklEnabled": (private.is_onednn_enabled, None),
     "is_op_determinism_enabled": (private.is_determinism_enabled, False),
     "context().config": (private.session_config, tf.compat.v1.ConfigProto()),
-    "distribute_utils.regroup": (all_reduce.can_mirror, False),
-    "in_save_context": (exports.is_exporting, False),
-    "_get_control_flow_context": (lambda: frames.frames_of(_Bare()), ()),
+    "distribute_utils.regroup": (workers.can_mirror, False),
+    "in_save_context": (graphs.is_exporting, False),
+    "_get_control_flow_context": (lambda: tracing.frames_of(_Bare()), ()),
     "_BACKWARD_PREFIX": (lambda: functions.is_backward_pass(_Bare()), False),
     "FuncGraph._functions": (lambda: functions.compiled_callees(_Bare()), ()),
     "AtomicFunction.definition": (lambda: functions.access_to(_Bare()), None),
-    "Context.function_call_options": (lambda: calls.has_instances(_Bare()), False),
+    "Context.function_call_options": (lambda: functions.has_instances(_Bare()), False),
     "get_function_def": (lambda: graphs.function_named("f"), None),
     "record_operation": (lambda: training.with_slope(abs, -1, abs), 1),
     "get_resource_handle_data": (lambda: tracing.handle_contents(_Bare()), ()),
@@ -184,4 +180,4 @@ def test_the_converter_to_tflite_is_where_the_release_has_it(
     file.write_text("")
     (tmp_path / "a_tensorflow" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert exports._converter("a_tensorflow").endswith(f":{found}")
+    assert graphs._converter("a_tensorflow").endswith(f":{found}")

@@ -35,7 +35,7 @@ from grappler_pass.costs import OpCall, TensorSpec
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.compare.verdicts import memory_of
 from tf_amp.rewriting.graph_settings import settings_from_config
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 
 spec = TensorSpec((512, 512), "float32")
 model = settings_from_config(current_config(), "CPU").models["CPU"]

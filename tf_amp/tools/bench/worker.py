@@ -24,8 +24,11 @@ from typing import Any
 import wrapt
 
 from tf_amp._tensorflow_private import RUN_SESSION
-from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
-from tf_amp._tensorflow_private.functions import definitions, executed_graphs
+from tf_amp._tensorflow_private.functions import (
+    CALL_IN_EAGER_MODE,
+    definitions,
+    executed_graphs,
+)
 from tf_amp.errors import AmpError, ConfigError
 from tf_amp.tools import running_scripts
 from tf_amp.tools.bench.job import (

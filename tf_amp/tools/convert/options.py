@@ -14,7 +14,7 @@ from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.convert.files.stored_models import size_of
 from tf_amp.tools.convert.report import ConversionReport
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 
 MIXED, FLOAT32 = "mixed", "float32"
 _ALLOWED = {"weights": (FLOAT32, "low"), "to": (MIXED, FLOAT32)}

@@ -37,8 +37,8 @@ from tf_amp.tools.explain.predicting import prediction_of
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
-from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
+from tf_amp.tracing.stamps import current_config
 
 _T = TypeVar("_T", bound=Any)
 

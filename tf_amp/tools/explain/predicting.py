@@ -36,7 +36,7 @@ from tf_amp.run.graph_copy import (
 from tf_amp.run.graph_run import Step, most_bytes, opened
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 from tf_amp.tracing.grappler_preview import with_bodies
-from tf_amp.tracing.traces import with_traced_shapes
+from tf_amp.tracing.stamp_reader import with_traced_shapes
 
 # Steps of each kind there should be time for.
 _STEPS = 12

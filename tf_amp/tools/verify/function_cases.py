@@ -26,7 +26,7 @@ from tf_amp.tools.verify.comparing import named_leaves
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
-from tf_amp.tracing.traces import variable_names, with_traced_shapes
+from tf_amp.tracing.stamp_reader import variable_names, with_traced_shapes
 
 
 def case_of(

@@ -28,7 +28,7 @@ from tf_amp.tools import running_scripts
 from tf_amp.tools.ranges.ranging import Statistics
 from tf_amp.tools.verify.function_cases import case_from_traced, watched
 from tf_amp.tracing.grappler_preview import with_bodies
-from tf_amp.tracing.traces import with_traced_shapes
+from tf_amp.tracing.stamp_reader import with_traced_shapes
 
 
 def captured_cases(

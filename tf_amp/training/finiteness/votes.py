@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from grappler_pass.graph.op_table import BRANCH_OPS, MERGE_OPS
-from tf_amp._tensorflow_private import frames
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
 from tf_amp.training.finiteness import eager_steps
 from tf_amp.training.finiteness.of_gradients import is_scalable
@@ -182,11 +182,11 @@ def _flag_seen_from_here(flag: Any) -> Any:
     It is True where the branch is not taken. None of what is in the frames of an old
     loop: each round has a flag of its own.
     """
-    here = frames.frames_of(tf.compat.v1.get_default_graph())
-    for frame in frames.frames_of(flag.op):
+    here = tracing.frames_of(tf.compat.v1.get_default_graph())
+    for frame in tracing.frames_of(flag.op):
         if flag is None or frame in here:
             break
-        flag = frames.true_unless_taken(flag, frame)
+        flag = tracing.true_unless_taken(flag, frame)
     return flag
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from grappler_pass.annotations import FUSED
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import put_attribute
-from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamps import current_config
 
 _STRATEGIES = (
     tf.distribute.OneDeviceStrategy,

@@ -20,7 +20,7 @@ from tf_amp._tensorflow_private import (
     Hook,
     acting_after,
     acting_before,
-    exports,
+    graphs,
     install_when_imported,
     unconverted,
     wrapping,
@@ -78,7 +78,7 @@ def install(current: Current) -> None:
 
     def current_here() -> LossScale:
         # Others run what is exported.
-        return NO_SCALING if exports.is_exporting() else current()
+        return NO_SCALING if graphs.is_exporting() else current()
 
     install_hook(private.TAPE_GRADIENT, scaling(_tape_gradient))
     install_hook(private.TAPE_ENTER, acting_before(tape_calls.note_entered))
@@ -93,7 +93,7 @@ def install(current: Current) -> None:
     # Accumulators use gradients for what is linear in their tangents: nobody scales it.
     install_hook(private.FORWARD_GRADIENT, gradient_context.differentiating())
     assignments.install()
-    install_hook(exports.SET_SIGNATURE, acting_after(exported_states.track_states))
+    install_hook(graphs.SET_SIGNATURE, acting_after(exported_states.track_states))
     for hook, wrap in _WHEN_IMPORTED.items():
         install_when_imported(hook, wrap)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import graphs
 from tf_amp.training.finiteness import scale_at_run_time
 from tf_amp.training.finiteness.tallies import tallies_beside
 from tf_amp.training.loss_scale.variables import eager_states
@@ -21,12 +21,12 @@ _CHILD = "tf_amp_state"
 
 def track_states(result: Any, view: Any, *args: Any, **kwargs: Any) -> None:
     """Add states to the functions of a SavedModel, once these are named."""
-    captured = {id(tensor) for tensor in exports.captured_inputs(view)}
+    captured = {id(tensor) for tensor in graphs.captured_inputs(view)}
     used = [v for v in _own_variables() if not captured.isdisjoint(_handles(v))]
     if used:
         child = tf.Module()
         child.variables_of_functions = used
-        exports.add_child(view, _CHILD, child)
+        graphs.add_child(view, _CHILD, child)
 
 
 def _own_variables() -> Iterator[Any]:

@@ -17,11 +17,11 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import graphs
 from tf_amp.config.devices import loss_scale_for
 from tf_amp.errors import ConfigError
-from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stack import keeping_float32
+from tf_amp.tracing.stamps import current_config
 from tf_amp.training.finiteness import scale_at_run_time
 from tf_amp.training.gradients import gradient_context
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
@@ -67,7 +67,7 @@ def _call_here() -> ScaledCall | None:
     call = gradient_context.call_at_work()
     if call is not None:
         return call.here()
-    if tf.executing_eagerly() or exports.is_exporting():
+    if tf.executing_eagerly() or graphs.is_exporting():
         return None
     loss_scale = loss_scale_for(current_config())
     if not loss_scale.scales:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp._tensorflow_private.frames import frames_of
+from tf_amp._tensorflow_private.tracing import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.training.finiteness import scale_at_run_time, tallies

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.fork_safety import renewed_lock
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import graphs
 from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp._tensorflow_private.training import can_merge
 from tf_amp.config.loss_scales.protocol import LossScale
@@ -70,7 +70,7 @@ def find_state(loss_scale: LossScale) -> ScaleState | None:
 
 def states_here() -> list[ScaleState]:
     """Return all states that gradients computed here may have changed."""
-    if exports.is_exporting():
+    if graphs.is_exporting():
         return []
     with _lock:
         return list(_home().values())

@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import frames, tracing
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp.training.finiteness import votes
 from tf_amp.training.finiteness.of_gradients import agreed
@@ -78,7 +78,7 @@ def _flags_of_calls(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
                 handle = next((t for t in call.inputs if _is_any(t, handles)), None)
                 if handle is None:
                     continue
-                known = frames.can_order_by_hand(call)
+                known = tracing.can_order_by_hand(call)
                 flag = _flag(call, handle, tally) if known else None
                 (of_replica if known and tally.is_of_replica else flags).append(flag)
     if of_replica and private.can_merge():
@@ -162,5 +162,5 @@ def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
 
 
 def _order_by_hand(read: Any) -> None:
-    frames.order_by_hand(read.op)
+    tracing.order_by_hand(read.op)
     tracing.kept_with(read.graph, _READS, set).add(read.op.name)

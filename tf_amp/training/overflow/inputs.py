@@ -11,8 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.annotations import WATCH
-from tf_amp._tensorflow_private.frames import frames_of
-from tf_amp._tensorflow_private.tracing import operations_behind, put_attribute
+from tf_amp._tensorflow_private.tracing import (
+    frames_of,
+    operations_behind,
+    put_attribute,
+)
 from tf_amp._tensorflow_private.training import in_xla_context
 from tf_amp.training.loss_scale.placing import place_here, runs_here
 from tf_amp.training.overflow.messages import warn_of_overflow

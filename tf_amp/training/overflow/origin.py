@@ -27,7 +27,7 @@ from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
-from tf_amp.tracing import traces
+from tf_amp.tracing import stamp_reader
 from tf_amp.training.overflow.messages import OverflowOrigin, origin_from, outcome_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Watch:
         if graph is None or not graph.building_function:
             self._pending = copies
             return
-        self._look_into(copies, traces.values_of_function(graph))
+        self._look_into(copies, stamp_reader.values_of_function(graph))
 
     def look_into_pending(self, session: Any) -> None:
         """Look into an overflow of the step that a Session has just run."""
@@ -109,7 +109,7 @@ class Watch:
         if pending is None:
             return
         with _unknown_where_it_fails():
-            self._look_into(pending, traces.values_of_session(session))
+            self._look_into(pending, stamp_reader.values_of_session(session))
         if self._is_at_minimum(float(pending[0])):
             # The next step of a Session is to have what comes of it.
             _join_threads()

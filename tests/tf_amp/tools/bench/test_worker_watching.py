@@ -157,13 +157,13 @@ def test_both_instances_of_a_compared_function_are_told_apart(
     lines = lines_written(
         """
         import tf_amp
-        from tf_amp._tensorflow_private import calls
+        from tf_amp._tensorflow_private import functions
         from tensorflow.python.eager import context
 
         tf_amp.enable(opt_level="O2")
         product = tf.function(lambda x: x @ x)
         product(tf.ones((64, 64)))
-        with calls.in_instance(context.context(), "another"):
+        with functions.in_instance(context.context(), "another"):
             product(tf.ones((64, 64)))
         product(tf.ones((64, 64)))
         """,
