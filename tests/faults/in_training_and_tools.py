@@ -139,8 +139,8 @@ _OF_TOOLS = (
     Fault(
         "explain prints seconds of float32 as those of 16 bits, and vice versa.",
         "tf_amp/tools/explain/prediction.py",
-        "Text(row.op), str(row.nodes), *_cells(row.float32), *_cells(row.mixed)",
-        "Text(row.op), str(row.nodes), *_cells(row.mixed), *_cells(row.float32)",
+        "yield row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)",
+        "yield row.op, str(row.nodes), *_cells(row.mixed), *_cells(row.float32)",
         (
             f"{_TOOLS}/explain/test_prediction.py::"
             "test_a_row_prints_the_times_of_float32_before_those_mixed",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -49,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
 
     def show(plans: Sequence[Plan | Prediction], stream: TextIO) -> None:
         if options.json:
-            printing.show_json((json.loads(p.to_json()) for p in plans), stream)
+            printing.show_json(plans, stream)
         else:
             printing.show(*(plan.top(options.top) for plan in plans))
 

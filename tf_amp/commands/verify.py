@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -70,7 +69,7 @@ def main(options: argparse.Namespace) -> int:
     is_model = options.model.is_dir()
     found = _of_model(options) if is_model else _of_script(options, script)
     if options.json:
-        printing.show_json((json.loads(each.to_json()) for each in found), stream)
+        printing.show_json(found, stream)
     else:
         printing.show(*found)
     for each in _unmatched(found):

@@ -7,17 +7,17 @@ import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
-from tf_amp.config.ranges_table import shown
 from tf_amp.errors import ConfigError
+from tf_amp.report import codec
 from tf_amp.report.counts import counted
-from tf_amp.report.display import Display, plain_text
-
-if TYPE_CHECKING:
-    from rich.console import Group
+from tf_amp.report.display import Display, FittedTable, filled
 
 # AutoCast's bound for activations; of bfloat16, whose range is float32's, the largest.
 DEFAULT_LIMITS = {"float16": 512.0, "bfloat16": 3.3895e38}
@@ -25,8 +25,28 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 # A tensor of which more becomes zero is lost.
 DEFAULT_UNDERFLOW = 0.5
 _FORMAT = "tf-amp ranges 1"
-# Columns of its text, which is for files.
-_WIDTH = 250
+_NUMBERS = (
+    "largest",
+    "in batch",
+    "smallest",
+    "not finite",
+    "f16 overflow",
+    "f16 underflow",
+    "bf16 overflow",
+    "bf16 underflow",
+    "depth",
+)
+# What a narrow terminal leaves out, first what matters least.
+_SPARE = (
+    "in batch",
+    "smallest",
+    "depth",
+    "bf16 underflow",
+    "bf16 overflow",
+    "not finite",
+    "f16 underflow",
+    "f16 overflow",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,12 +203,11 @@ class Ranges(Display):
             ) from error
 
     def to_json(self) -> str:
-        """Return JSON that `from_json` loads back equal."""
-        rows = [dataclasses.asdict(seen) for seen in self.tensors]
+        """Return JSON that `from_json` loads back equal; no number is infinite."""
+        rows = [codec.plain(seen) for seen in self.tensors]
         for row in rows:
             row["smallest"] = None if math.isinf(row["smallest"]) else row["smallest"]
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return json.dumps({"format": _FORMAT, **fields, "tensors": rows}, indent=1)
+        return codec.to_json({"format": _FORMAT, **codec.plain(self), "tensors": rows})
 
     @classmethod
     def from_json(cls, text: str) -> Ranges:
@@ -202,9 +221,7 @@ class Ranges(Display):
             raise ValueError(f"format {found!r}, not {_FORMAT!r}")
         for row in fields["tensors"]:
             row["smallest"] = math.inf if row["smallest"] is None else row["smallest"]
-            row["readers"] = tuple(row["readers"])
-        fields["tensors"] = tuple(TensorRange(**row) for row in fields["tensors"])
-        return cls(**fields)
+        return codec.from_plain(cls, fields)
 
     def top(self, count: int | None) -> Ranges:
         """Return the `count` tensors of the largest magnitude first; None: all."""
@@ -216,13 +233,30 @@ class Ranges(Display):
         tensors = counted(len(self.tensors), "tensor")
         return f"{tensors} in {counted(self.batches, 'batch', 'batches')}"
 
-    def __str__(self) -> str:
-        """Print as text, nothing cut off."""
-        return plain_text(self.__rich__(), _WIDTH)
-
     def __rich__(self) -> Group:
-        """Show in a terminal."""
-        return shown(self)
+        """Show in a terminal, a narrow one with what matters most."""
+        titles = ("tensor", "op", *_NUMBERS)
+        rows = map(_cells, self.tensors)
+        table = filled(FittedTable(_SPARE), titles, rows, numbers=_NUMBERS)
+        return Group(Text(self.summary()), table)
+
+
+def _cells(seen: TensorRange) -> tuple[str, ...]:
+    shares = (
+        share(dtype)
+        for dtype in ("float16", "bfloat16")
+        for share in (seen.overflow_share, seen.underflow_share)
+    )
+    return (
+        seen.name,
+        seen.op,
+        f"{seen.largest:.3g}",
+        str(seen.largest_in),
+        "-" if math.isinf(seen.smallest) else f"{seen.smallest:.2g}",
+        str(seen.not_finite),
+        *(f"{share:.2%}" if share else "0" for share in shares),
+        "-" if seen.depth is None else str(seen.depth),
+    )
 
 
 def _names_in(seen: TensorRange) -> Iterator[str]:

@@ -124,14 +124,14 @@ def filled(
 ) -> Table:
     """Return a table with columns and rows of text, which is no markup.
 
-    Cells are folded where there is no room. Those of columns that are named as numbers
-    are set to the right.
+    Text is folded where there is no room. Columns that are named as numbers are set to
+    the right, and are not.
     """
     for title in titles:
-        is_number = title in numbers
-        table.add_column(
-            title, justify="right" if is_number else "left", overflow="fold"
-        )
+        if title in numbers:
+            table.add_column(title, justify="right", no_wrap=True)
+        else:
+            table.add_column(title, overflow="fold")
     for cells in rows:
         table.add_row(*map(Text, cells))
     return table

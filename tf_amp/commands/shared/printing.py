@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tf_amp.report import codec
 from tf_amp.run import progress
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def show(*printables: Any) -> None:
 
 
 def show_json(rows: Iterable[Any], stream: TextIO | None = None) -> None:
-    """Print plain values as an array, on standard output unless told otherwise."""
-    print(json.dumps(list(rows), indent=1), file=stream, flush=True)
+    """Print an array of plain values and of results, on standard output by default."""
+    print(codec.to_json(list(rows)), file=stream, flush=True)
 
 
 def stream_for(options: argparse.Namespace) -> TextIO:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from rich.console import Group
 from rich.text import Text
 
 from grappler_pass.planning.plan import Plan
+from tf_amp.report import codec
 from tf_amp.report.display import Display
 from tf_amp.tools.verify.verification import Verification
 
@@ -24,6 +25,8 @@ _MILLI = 1e3
 @dataclasses.dataclass(frozen=True)
 class SignatureGain:
     """Predicted seconds of one call of a signature, as far as products go."""
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("ratio",)
 
     seconds_before: float
     seconds_after: float
@@ -94,15 +97,9 @@ class ConversionReport(Display):
 
     def to_json(self) -> str:
         """Return JSON with whole plans."""
-        plain = dataclasses.replace(self, plans={}, verifications={})
-        fields = dataclasses.asdict(plain) | {"format": "tf-amp conversion 1"}
+        fields = {**codec.plain(self), "format": "tf-amp conversion 1"}
         fields["device"] = fields.pop("device_profile")
-        for name, gain in self.signatures.items():
-            fields["signatures"][name]["ratio"] = gain.ratio
-        for name in ("plans", "verifications"):
-            values = getattr(self, name)
-            fields[name] = {key: json.loads(v.to_json()) for key, v in values.items()}
-        return json.dumps(fields, indent=1)
+        return codec.to_json(fields)
 
     def save(self, folder: pathlib.Path) -> None:
         """Write the report as JSON, and its plans as text, into a folder."""

@@ -1,23 +1,28 @@
-"""What was predicted of a graph next to what it takes, in float32 and mixed.
+"""A graph's predicted times next to its measured ones, in float32 and mixed.
 
-Prints and serializes itself; is made by `predicting`.
+It is made by `predicting`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Any
+from collections.abc import Iterator
+from typing import ClassVar
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.planning.plan import Plan
-from tf_amp.report.display import Display, plain_text
+from tf_amp.report.codec import Stored
+from tf_amp.report.display import Display, bare_table, filled, plain_text
 
 _MILLI = 1e3
-_WIDTH = 200
+_TIMES = tuple(
+    f"{dtype} {name}"
+    for dtype in ("f32", "mixed")
+    for name in ("predicted ms", "measured ms", "ratio")
+)
 _MISSES = 5
 
 
@@ -67,7 +72,7 @@ ADDED_CASTS = "(added casts)"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Prediction(Display):
+class Prediction(Display, Stored):
     """A plan, with the times of the graph it is for.
 
     The times of ops are taken with one op running at a time, those of the whole step
@@ -81,6 +86,8 @@ class Prediction(Display):
       speedup_error: standard error of the logarithm of the measured speed-up.
       pairs: how often both graphs were run.
     """
+
+    TEXT_WIDTH: ClassVar[int] = 200
 
     plan: Plan
     float32: Times
@@ -121,7 +128,12 @@ class Prediction(Display):
 
     def __str__(self) -> str:
         """Print the plan, then predicted next to measured, then the largest misses."""
-        parts = [str(self.plan), "", plain_text(self._table(), _WIDTH), self.summary()]
+        parts = [
+            str(self.plan),
+            "",
+            plain_text(self._table(), self.TEXT_WIDTH),
+            self.summary(),
+        ]
         return "\n".join([*parts, self._largest_misses()])
 
     def __rich__(self) -> Group:
@@ -135,39 +147,14 @@ class Prediction(Display):
         )
         return f"largest misses: {misses or 'none'}"
 
-    def to_json(self) -> str:
-        """Return JSON that `from_json` loads back equal."""
-        fields = dataclasses.asdict(self)
-        fields["plan"] = json.loads(self.plan.to_json())
-        return json.dumps(fields, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Prediction:
-        """Load what `to_json` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        for name in ("float32", "mixed"):
-            fields[name] = Times(**fields[name])
-        fields["plan"] = Plan.from_json(json.dumps(fields["plan"]))
-        fields["ops"] = tuple(
-            OpTimes(r["op"], r["nodes"], Times(**r["float32"]), Times(**r["mixed"]))
-            for r in fields["ops"]
-        )
-        return cls(**fields)
-
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="")
-        table.add_column("op", no_wrap=True)
-        columns = ("predicted ms", "measured ms", "ratio")
-        times = [f"{dtype} {name}" for dtype in ("f32", "mixed") for name in columns]
-        for name in ("nodes", *times):
-            table.add_column(name, justify="right", no_wrap=True)
+        titles = ("op", "nodes", *_TIMES)
+        return filled(bare_table(), titles, self._rows(), numbers=titles[1:])
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
         for row in self.ops:
-            table.add_row(
-                Text(row.op), str(row.nodes), *_cells(row.float32), *_cells(row.mixed)
-            )
-        whole = (*_cells(self.float32), *_cells(self.mixed))
-        table.add_row("whole step", "", *whole)
-        return table
+            yield row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)
+        yield "whole step", "", *_cells(self.float32), *_cells(self.mixed)
 
 
 def _cells(times: Times) -> tuple[str, str, str]:

@@ -13,17 +13,24 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import ClassVar
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from grappler_pass.planning.plan import shape_text
+from tf_amp.report.codec import Stored
 from tf_amp.report.counts import counted
-from tf_amp.report.display import Display, FittedTable, plain_text
+from tf_amp.report.display import (
+    Display,
+    FittedTable,
+    bare_table,
+    filled,
+    plain_text,
+)
 from tf_amp.report.files import write_whole
 
 # Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
@@ -34,10 +41,9 @@ _TOLERANCE_IN_EPSILONS = 8.0
 _EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # Of a tensor that rounded inputs move by so much of itself, float32 knows nothing.
 _UNKNOWN = 0.5
-_WIDTH = 250
 
 OUTPUT, GRADIENT = "output", "gradient"
-_COLUMNS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
+_NUMBERS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
 # What a narrow terminal leaves out, first what matters least.
 _SPARE = (
     "cosine",
@@ -131,7 +137,7 @@ class TensorCheck:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Verification(Display):
+class Verification(Display, Stored):
     """All tensors of a graph, and whether they hold.
 
     Attributes:
@@ -148,6 +154,8 @@ class Verification(Display):
       excluded: regular expressions for what was to stay float32 already.
       unmatched: those of them that match no operation of the graph.
     """
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("ok", "verdict")
 
     graph: str
     checks: tuple[TensorCheck, ...]
@@ -232,45 +240,24 @@ class Verification(Display):
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""
-        table = Table(box=None, pad_edge=False, header_style="")
-        return plain_text(self._group(table), _WIDTH)
+        return plain_text(self._filling(bare_table()), self.TEXT_WIDTH)
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
-        return self._group(FittedTable(_SPARE))
+        return self._filling(FittedTable(_SPARE))
 
-    def to_json(self) -> str:
-        """Return JSON that `from_json` loads back equal, with the verdict beside."""
-        fields = dataclasses.asdict(self)
-        fields |= {"ok": self.ok, "verdict": self.verdict}
-        return json.dumps(fields, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Verification:
-        """Load what `to_json` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        del fields["ok"], fields["verdict"]
-        for row in fields["checks"]:
-            row["shape"] = tuple(row["shape"])
-            for name in ("mixed", "noise", "rounded"):
-                row[name] = row[name] and Difference(**row[name])
-        fields["checks"] = tuple(TensorCheck(**row) for row in fields["checks"])
-        if fields["culprits"] is not None:
-            fields["culprits"] = tuple(Culprit(**row) for row in fields["culprits"])
-        for name in ("excluded", "unmatched"):
-            fields[name] = tuple(fields.get(name, ()))
-        return cls(**fields)
-
-    def _group(self, table: Table) -> Group:
+    def _filling(self, table: Table) -> Group:
         """Return headline, table, verdict and culprits."""
         plan = f": {self.plan}" if self.plan else ""
         data = f"\nrun on {self.data}" if self.data else ""
-        parts: list[Any] = [Text(f"{self.graph or 'graph'}{plan}{data}")]
-        if self.checks:
-            parts.append(_filled(table, self))
-        parts.append(Text(self.verdict))
-        parts.extend(Text(f"  {culprit}") for culprit in self.culprits or ())
-        return Group(*parts)
+        parts = [Text(f"{self.graph or 'graph'}{plan}{data}"), Text(self.verdict)]
+        parts += (Text(f"  {culprit}") for culprit in self.culprits or ())
+        if not self.checks:
+            return Group(*parts)
+        titles = ("tensor", "kind", "shape", *_NUMBERS, "verdict")
+        rows = ((*_cells(c), self.verdict_on(c).value) for c in self.checks)
+        filled(table, titles, rows, numbers=_NUMBERS)
+        return Group(parts[0], table, *parts[1:])
 
 
 def default_tolerance(low_dtype: str) -> float:
@@ -339,25 +326,13 @@ def _with(found: Verification, verdict: Verdict) -> list[TensorCheck]:
     return [c for c in found.checks if found.verdict_on(c) is verdict]
 
 
-def _filled(table: Table, found: Verification) -> Table:
-    table.add_column("tensor", overflow="fold")
-    for name in ("kind", "shape"):
-        table.add_column(name)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
-    for check in found.checks:
-        table.add_row(*_cells(check), found.verdict_on(check).value)
-    return table
-
-
-def _cells(check: TensorCheck) -> tuple[Text | str, ...]:
+def _cells(check: TensorCheck) -> tuple[str, ...]:
     mixed, rounded = check.mixed, check.rounded
     is_lost = mixed.non_finite > 0 and not mixed.largest
     return (
-        Text(check.name),
+        check.name,
         check.kind,
-        "x".join(map(str, check.shape)) or "scalar",
+        shape_text(check.shape),
         "-" if is_lost else f"{mixed.largest:.2g}",
         "-" if is_lost else f"{mixed.relative:.2g}",
         "-" if is_lost else f"{mixed.cosine:.5f}",
