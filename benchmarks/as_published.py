@@ -13,7 +13,7 @@ References:
 import dataclasses
 import math
 
-from grappler_pass.costs.work.op_classes import CONVOLUTIONS
+from grappler_pass.costs.op_classes import CONVOLUTIONS
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.view import Node, Port

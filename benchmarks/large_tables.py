@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.costs.grid import monotone
-from grappler_pass.costs.work.op_classes import COLD
+from grappler_pass.costs.op_classes import COLD
 from tf_amp.calibrate.profile import call_seconds
 from tf_amp.calibrate.rounds import Chain, TimingGraph, elapsed, timing_graph
 

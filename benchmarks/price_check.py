@@ -29,7 +29,7 @@ from grappler_pass.costs import (
     TensorSpec,
     attrs_from_node_def,
 )
-from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.op_work import works_of
 from grappler_pass.graph.shapes import Shapes
 
 _LOW = {"bfloat16", "float16"}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.eligibility.propagation import constrain
-from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.errors import StageError
 from grappler_pass.fusions import kept_weights
 from grappler_pass.fusions.stage import fuse, keep_weights
@@ -24,17 +24,15 @@ from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
-from grappler_pass.planning import checked_kernels
+from grappler_pass.planning import coloring
 from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import color_slots
-from grappler_pass.planning.decisions import plan_from_draft
+from grappler_pass.planning.decisions import keep, plan_from_draft, recall, tried
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
 from grappler_pass.planning.plan import Plan
-from grappler_pass.planning.trying import keep, recall, tried
-from grappler_pass.pricing.compiled import FusingPricer
-from grappler_pass.pricing.seconds import Pricer
-from grappler_pass.pricing.shape_guesses import fill_shapes
+from grappler_pass.planning.prices import FusingPricer, Pricer
+from grappler_pass.planning.shape_guesses import fill_shapes
 from grappler_pass.rewriting.apply import apply, is_rewritten
 from grappler_pass.rewriting.layouts import lay_out
 from grappler_pass.rewriting.verify import verify_rewrite
@@ -87,7 +85,7 @@ def constrained(draft: Draft) -> Draft:
         uses_lists=settings.uses_lists,
         exclude=settings.exclude,
         ranges=settings.ranges,
-        fault_of=checked_kernels.fault_of(draft),
+        fault_of=coloring.fault_of(draft),
     )
     return dataclasses.replace(draft, constraints=constraints, slots=constraints.slots)
 
@@ -116,7 +114,7 @@ def _price_anyway(draft: Draft) -> Draft:
 
 def _check(draft: Draft) -> Draft:
     """Have the kernels of the plan checked; plan again without those that are wrong."""
-    while checked_kernels.is_wrong(draft):
+    while coloring.is_wrong(draft):
         draft = dataclasses.replace(constrained(draft), recalled=None)
         for stage in (_price, recall, color_slots):
             draft = stage(draft)
@@ -126,7 +124,7 @@ def _check(draft: Draft) -> Draft:
 def _plan(draft: Draft) -> Draft:
     draft = dataclasses.replace(draft, casts=plan_casts(draft))
     plan = plan_from_draft(draft)
-    unchecked = checked_kernels.unchecked(draft)
+    unchecked = coloring.unchecked(draft)
     plan = dataclasses.replace(plan, unchecked=unchecked)
     return dataclasses.replace(draft, plan=plan)
 

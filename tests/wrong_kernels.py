@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from grappler_pass.eligibility.kernels import Kernel, kernel_of
+from grappler_pass.eligibility.known_wrong import may_be_wrong
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView
-from grappler_pass.kernels.kernel import Kernel, kernel_of
-from grappler_pass.kernels.known_wrong import may_be_wrong
 
 Shape = tuple[int | None, ...]
 

@@ -6,8 +6,11 @@ from grappler_pass.costs.calls import (
     TensorSpec,
     attrs_from_node_def,
 )
-from grappler_pass.costs.choosing import (
+from grappler_pass.costs.device_profile import (
     DECISIVE_FLAGS,
+    DeviceKey,
+    DeviceProfile,
+    ProfileError,
     calibrated_path,
     calibrated_profile,
     keep_profile,
@@ -15,7 +18,6 @@ from grappler_pass.costs.choosing import (
     nearest_to_gpu,
     profile_for,
 )
-from grappler_pass.costs.device_profile import DeviceKey, DeviceProfile, ProfileError
 from grappler_pass.costs.model import CostModel
 
 __all__ = [

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.work.op_classes import MATRIX_PREFIXES
-from grappler_pass.costs.work.piece import Product, Work
+from grappler_pass.costs.calls import DTYPE_BYTES, Product, Work
+from grappler_pass.costs.op_classes import MATRIX_PREFIXES
 
 # What cuBLAS chooses from, as the guide lists it.
 TILES = (

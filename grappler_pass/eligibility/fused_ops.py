@@ -16,7 +16,8 @@ from tensorflow.core.framework.types_pb2 import DT_INT32
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
-from grappler_pass.eligibility.numerics.kernel_limits import (
+from grappler_pass.eligibility.kernels import Role, role_of
+from grappler_pass.eligibility.known_wrong import (
     ends_in_channels,
     has_kernel,
     is_by_reference_if_fused,
@@ -26,7 +27,6 @@ from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import GraphView
-from grappler_pass.kernels.geometry import Role, role_of
 
 # What of the nodes that give a product its shape are run each time.
 RESHAPING_NODES = 4

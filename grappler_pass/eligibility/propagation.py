@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 
 from grappler_pass.eligibility.exclusions import excludes
 from grappler_pass.eligibility.fused_ops import products_alone
-from grappler_pass.eligibility.numerics.product_errors import ProductErrors
-from grappler_pass.eligibility.numerics.roundings import Roundings
-from grappler_pass.eligibility.reachability import UNREACHED, SlotEdges, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
+from grappler_pass.eligibility.regions import UNREACHED, SlotEdges, spread
 from grappler_pass.eligibility.rules import RuleInput, refusals
+from grappler_pass.eligibility.sensitivity import ProductErrors, Roundings
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW

@@ -15,19 +15,18 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import OWN
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.eligibility import state_updates
+from grappler_pass.eligibility import known_wrong, regions
+from grappler_pass.eligibility.exactness import exact_slots, out_of_range_slots
 from grappler_pass.eligibility.exclusions import local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of
-from grappler_pass.eligibility.numerics import kernel_limits
-from grappler_pass.eligibility.numerics.exactness import exact_slots, out_of_range_slots
-from grappler_pass.eligibility.numerics.roundings import Roundings
-from grappler_pass.eligibility.reachability import (
+from grappler_pass.eligibility.reasons import Cause, Reason
+from grappler_pass.eligibility.regions import (
     UNREACHED,
     SlotEdges,
     first_of,
     spread,
 )
-from grappler_pass.eligibility.reasons import Cause, Reason
+from grappler_pass.eligibility.sensitivity import Roundings
 from grappler_pass.graph.op_lists import Listing, OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
@@ -129,20 +128,20 @@ def _held_by_caller(case: RuleInput) -> Refusals:
 
 def _behind_barriers(case: RuleInput) -> Refusals:
     """What carries the mark of the gradients' unscaling, and all that follows."""
-    return _by_region(case, state_updates.behind_barriers(case.view), Cause.BARRIER)
+    return _by_region(case, regions.behind_barriers(case.view), Cause.BARRIER)
 
 
 def _behind_loss_scales(case: RuleInput) -> Refusals:
     """In float16, what is computed with a loss scale before the first product."""
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return iter(())
-    region = state_updates.behind_loss_scales(case.view, case.lists)
+    region = regions.behind_loss_scales(case.view, case.lists)
     return _by_region(case, region, Cause.LOSS_SCALE)
 
 
 def _state_updates(case: RuleInput) -> Refusals:
     """Updates of variables and the arithmetic that only feeds them."""
-    region = state_updates.state_update_region(case.view, case.lists)
+    region = regions.state_update_region(case.view, case.lists)
     for node in case.view.nodes:
         if is_update(node.op):
             region[node.index] = node.index
@@ -185,7 +184,7 @@ def _missing_kernels(case: RuleInput) -> Refusals:
     slots = case.slots.slots
     for node, own in case.nodes_with_slots:
         attrs = tuple([slots[slot].attr for slot in own])
-        half_raises = kernel_limits.refuses_half(node.op, node.proto)
+        half_raises = known_wrong.refuses_half(node.op, node.proto)
         key = (node.op, node.device_type, attrs, half_raises)
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
@@ -209,7 +208,7 @@ def _imprecise_part(case: RuleInput, node: Node) -> Reason | None:
     """Return why a fused node is not split whose parts all have kernels, if so."""
     device = node.device_type
     for part in parts_of(node.proto):
-        if kernel_limits.is_imprecise(part.op, device):
+        if known_wrong.is_imprecise(part.op, device):
             detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
             return Reason(Cause.IMPRECISE, detail)
     return None
@@ -231,9 +230,9 @@ def _kernel_reasons(
         )
         if attr not in admitted:
             yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
-        elif not kernel_limits.has_kernel(node.op, node.proto, types, device):
+        elif not known_wrong.has_kernel(node.op, node.proto, types, device):
             yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
-        elif kernel_limits.is_imprecise(node.op, device):
+        elif known_wrong.is_imprecise(node.op, device):
             yield Reason(Cause.IMPRECISE, f"{node.op} in {low_name} on {device}")
         else:
             yield None
@@ -246,10 +245,10 @@ def _fused_afterwards(case: RuleInput) -> Refusals:
     for node, own in case.nodes_with_slots:
         if node.device_type != "CPU":
             continue
-        if kernel_limits.becomes_swish(case.view, node):
+        if known_wrong.becomes_swish(case.view, node):
             reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
             yield from ((slot, reason) for slot in own)
-        elif kernel_limits.becomes_biased_product(case.view, node):
+        elif known_wrong.becomes_biased_product(case.view, node):
             reason = Reason(Cause.SLOW_KERNEL, "_FusedMatMul in float16 on CPU")
             yield from ((slot, reason) for slot in own)
 
@@ -257,7 +256,7 @@ def _fused_afterwards(case: RuleInput) -> Refusals:
 def _slow_kernels(case: RuleInput) -> Refusals:
     """What no optimized kernel of oneDNN computes."""
     for node, own in case.nodes_with_slots:
-        if kernel_limits.is_by_reference(node.op, case.low_dtype, node.device_type):
+        if known_wrong.is_by_reference(node.op, case.low_dtype, node.device_type):
             low_name = DTYPE_NAMES[case.low_dtype]
             reason = Reason(Cause.SLOW_KERNEL, f"{node.op} in {low_name} on CPU")
             yield from ((slot, reason) for slot in own)

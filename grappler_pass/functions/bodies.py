@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.eligibility.reachability import UNREACHED
-from grappler_pass.eligibility.state_updates import (
+from grappler_pass.eligibility.regions import (
+    UNREACHED,
     behind_barriers,
     live_nodes,
     state_update_region,

@@ -28,14 +28,14 @@ from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.annotations import SCALE
 from grappler_pass.eligibility.fused_ops import parts_of
-from grappler_pass.eligibility.numerics.kernel_limits import ends_in_channels
+from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.fusions.new_nodes import NewNodes, controls, part_of
 from grappler_pass.fusions.passes import PricedGraph, other_operand
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, static
 from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import Node, Port, port_text
-from grappler_pass.pricing.seconds import NODE_SECONDS
+from grappler_pass.planning.prices import NODE_SECONDS
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
-from grappler_pass.eligibility.numerics.kernel_limits import ends_in_channels
+from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.fusions.new_nodes import NewNodes, part_of, with_inputs
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.shapes import Shape

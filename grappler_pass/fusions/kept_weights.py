@@ -27,9 +27,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_INT64
 
 from grappler_pass.annotations import mark
-from grappler_pass.eligibility.existing_casts import cast_types, is_cast
-from grappler_pass.eligibility.reachability import connected
-from grappler_pass.eligibility.variable_reads import unwritten_reads
+from grappler_pass.eligibility.reads import cast_types, is_cast, unwritten_reads
+from grappler_pass.eligibility.regions import connected
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.op_table import (
@@ -47,7 +46,7 @@ from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOATING, signature_of
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 from grappler_pass.kept_kernels import KEEP, KEPT, RECALL
 from grappler_pass.planning.draft import Settings
-from grappler_pass.pricing.seconds import NODE_SECONDS
+from grappler_pass.planning.prices import NODE_SECONDS
 
 # What one variable, and one value of variables, takes in each call, in nodes.
 _NODES_PER_SOURCE, _NODES_PER_VALUE = 0.3, 1

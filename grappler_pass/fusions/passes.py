@@ -9,7 +9,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port
-from grappler_pass.pricing.seconds import NODE_SECONDS, Models
+from grappler_pass.planning.prices import NODE_SECONDS, Models
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from grappler_pass.annotations import FUSED
 from grappler_pass.costs import OpCall, TensorSpec
-from grappler_pass.eligibility.variable_reads import (
+from grappler_pass.eligibility.reads import (
     variable_of,
     variables_updated_by_rows,
 )
@@ -17,7 +17,7 @@ from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.shapes import variable_shape
 from grappler_pass.graph.view import Node
 from grappler_pass.planning.plan import Cause, Fusion, Reason
-from grappler_pass.pricing.seconds import NODE_SECONDS
+from grappler_pass.planning.prices import NODE_SECONDS
 
 # Element-wise operations and reductions of a kernel's largest operand that Keras writes
 # in its place, counted in the graphs of Keras 3.15; gradients among them.

@@ -31,7 +31,7 @@ class Errors(enum.Enum):
     """What an op makes of the rounding errors of what it reads.
 
     Whether an intermediate value may be in 16 bits hangs on this: `eligibility`'s
-    `product_errors` and `roundings` know how.
+    `sensitivity` knows how.
     """
 
     PRODUCT = "sums products of its operands, which anybody would round for it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from grappler_pass.eligibility.existing_casts import before_cast, is_cast, is_foldable
+from grappler_pass.eligibility.reads import before_cast, is_cast, is_foldable
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT
 from grappler_pass.graph.view import Port, Reader
 

@@ -1,32 +1,274 @@
 """Color the slots: the minimum cut at O1, what is eligible where forced.
 
-A plan whose gain is sure is colored, and one whose gain may be worth it where steps of
-the program can tell (`trying`); any other is not applied at all (`uncertainty`).
+Slots that must share a color become one variable of the cut. The kernels that a colored
+plan uses are checked before it is used.
+
+A plan is used on prices alone if it saves a share of the step, and so much time that a
+job may notice, errors of the prices subtracted. Where steps of the program can tell,
+any other plan that may be worth it waits for them (`decisions.tried`). What is neither
+is not applied at all.
+
+What is off in one op's price is off in the same direction wherever the op is, so within
+one op and source errors add up; between them they are independent and add in
+quadrature. float32 and 16 bits of one op have a part of their error in common, which
+makes the gain smaller or larger but does not change its sign; what steps have taught
+of either has none.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from grappler_pass.costs.errors import KINDRED
-from grappler_pass.costs.work.op_classes import GATHER, MOVEMENT
+from grappler_pass.costs.model import COMMON_VARIANCE, KINDRED
+from grappler_pass.costs.op_classes import GATHER, MOVEMENT
+from grappler_pass.eligibility.kernels import (
+    Kernel,
+    channels_last,
+    kernel_of,
+    needs_check,
+)
+from grappler_pass.eligibility.known_wrong import may_be_wrong
+from grappler_pass.eligibility.propagation import Constraints
+from grappler_pass.eligibility.reads import is_cast
 from grappler_pass.graph.op_table import VIEW_OPS
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.planning.assignment import (
+    FLOAT32_SIDE,
+    CastTerm,
     Problem,
     cast_seconds,
     islands,
     minimum_cut,
 )
-from grappler_pass.planning.cut_problem import (
-    Variables,
-    priced_nodes,
-    problem_from_prices,
-)
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause
-from grappler_pass.planning.uncertainty import CERTAIN_SHARE, Gain, gain_error
+from grappler_pass.planning.prices import Prices
+
+
+@dataclasses.dataclass(frozen=True)
+class Variables:
+    """Slots as variables of the cut.
+
+    Attributes:
+      of_slot: slot number to variable, FLOAT32_SIDE where the slot is not eligible.
+      count: number of variables.
+    """
+
+    of_slot: tuple[int, ...]
+    count: int
+
+    @classmethod
+    def from_constraints(cls, constraints: Constraints) -> Variables:
+        """Give each eligible slot a variable, tied ones the same."""
+        leader: dict[int, int] = {}
+        for group in constraints.ties:
+            for slot in group:
+                leader[slot] = group[0]
+        numbers: dict[int, int] = {}
+        of_slot = [
+            numbers.setdefault(leader.get(slot, slot), len(numbers))
+            if eligible
+            else FLOAT32_SIDE
+            for slot, eligible in enumerate(constraints.eligible)
+        ]
+        return cls(tuple(of_slot), len(numbers))
+
+    def of(self, slot: int) -> int:
+        """Return the variable that governs a slot, FLOAT32_SIDE for NO_SLOT."""
+        return FLOAT32_SIDE if slot == NO_SLOT else self.of_slot[slot]
+
+    def of_slots(self, slots: Iterable[int]) -> set[int]:
+        """Return the variables that govern any of some slots."""
+        return {self.of_slot[slot] for slot in slots} - {FLOAT32_SIDE}
+
+    def spread(self, low: Sequence[bool]) -> tuple[bool, ...]:
+        """Return the color of every slot from the color of every variable."""
+        return tuple(v != FLOAT32_SIDE and low[v] for v in self.of_slot)
+
+
+def problem_from_prices(
+    draft: Draft, variables: Variables, tie: float = 0.0
+) -> Problem:
+    """State the assignment problem whose minimum cut is the plan of a priced draft.
+
+    16 bits may be slower by a share of a node's float32 seconds, `tie`, if they halve
+    what the node writes.
+    """
+    view, slots = draft.view, draft.slots
+    float32 = [0.0] * variables.count
+    low = [0.0] * variables.count
+    for node, variable, float32_seconds, seconds in priced_nodes(draft, variables):
+        writes_low = any(
+            variables.of(slots.output_slot(*port)) >= 0
+            for port in view.output_ports(node)
+        )
+        favor = tie if writes_low else 0.0
+        float32[variable] += float32_seconds
+        low[variable] += seconds - favor * float32_seconds
+    return Problem(float32, low, _cast_terms(draft, variables))
+
+
+def priced_nodes(
+    draft: Draft, variables: Variables
+) -> Iterator[tuple[int, int, float, float]]:
+    """Yield each node that may be in 16 bits, its variable, its seconds in either type.
+
+    A node is priced once: by the first of its slots that may be in 16 bits.
+    """
+    both = zip(draft.prices.float32, draft.prices.low, strict=True)
+    for node, (float32, low) in enumerate(both):
+        if low is not None:
+            own = (variables.of_slot[slot] for slot in draft.slots.slots_of[node])
+            yield node, next(v for v in own if v >= 0), float32, low
+
+
+def _cast_terms(draft: Draft, variables: Variables) -> list[CastTerm]:
+    prices, view, slots = draft.prices, draft.view, draft.slots
+    readers_of: dict[Port, set[int]] = {}
+    for port in dict.fromkeys((*prices.up, *prices.down)):
+        if slots.output_dtype(*port) != FLOAT32:
+            continue
+        found = readers_of.setdefault(draft.reads.canonical.get(port, port), set())
+        for reader in view.readers(port):
+            node = view.nodes[reader.node]
+            # A Cast may read a low tensor as well.
+            if not is_cast(node) or node.name in view.item.untouchable:
+                found.add(variables.of(slots.input_slot(*reader)))
+    return [
+        CastTerm(
+            producer=variables.of(slots.output_slot(*port)),
+            readers=frozenset(found),
+            up_seconds=prices.up.get(port, 0.0),
+            down_seconds=prices.down.get(port, 0.0),
+            error=prices.cast_errors.get(port, 0.0),
+        )
+        for port, found in readers_of.items()
+    ]
+
+
+# Nobody notices less, be it half of a step.
+SURE_SECONDS = 20e-6
+# The share of a step that steps must be able to find, as they are compared (2 %).
+_WORTH = 0.02
+
+# A gain that is so many times its error beyond so large a share of the step is certain
+# if its prices are of this very device, calibrated or learned. Predicted gains are off
+# by less than that (`python -m benchmarks.prediction`), and a step in float32 for
+# comparison costs a short job more than it can win back.
+_CERTAIN_ERRORS, CERTAIN_SHARE = 2.0, 0.1
+
+
+class Gain(NamedTuple):
+    """What a plan is predicted to save.
+
+    Attributes:
+      seconds: per step.
+      error: standard deviation of these.
+      step: seconds of the whole step in float32.
+    """
+
+    seconds: float
+    error: float
+    step: float
+
+    def is_sure(self, margin: float) -> bool:
+        """Return whether prices alone decide for it, given a share of the step."""
+        return self._is_beyond(margin)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether steps need not tell, if the prices are of this very device."""
+        return self._is_beyond(CERTAIN_SHARE, errors=_CERTAIN_ERRORS)
+
+    @property
+    def may_be_worth_it(self) -> bool:
+        """Whether steps may find that it pays."""
+        return self.seconds > 0.0 and self.seconds + self.error >= _WORTH * self.step
+
+    def _is_beyond(self, share: float, errors: float = 1.0) -> bool:
+        least = max(share * self.step, SURE_SECONDS)
+        return self.seconds - errors * self.error >= least
+
+
+def gain_error(
+    view: GraphView,
+    prices: Prices,
+    low_nodes: Iterable[int],
+    casts: Iterable[tuple[float, CastTerm]],
+) -> float:
+    """Return the standard deviation of the gain, in seconds per step.
+
+    `casts` are the seconds that are charged, each with the term that charges them.
+    """
+    float32: dict[tuple[str, str], float] = {}
+    low: dict[tuple[str, str], float] = {}
+    for node in low_nodes:
+        group = view.nodes[node].op, prices.sources[node]
+        error32, error16 = prices.errors[node]
+        seconds = prices.low[node] or 0.0
+        float32[group] = float32.get(group, 0.0) + error32 * prices.float32[node]
+        low[group] = low.get(group, 0.0) + error16 * seconds
+    nodes = (
+        _variance(float32[group], low[group], is_learned=group[1] == "learned")
+        for group in float32
+    )
+    cast = sum(seconds * term.error for seconds, term in casts)
+    return math.sqrt(sum(nodes) + cast**2)
+
+
+def _variance(float32: float, low: float, *, is_learned: bool) -> float:
+    common = 0.0 if is_learned else COMMON_VARIANCE
+    separate: float = (1.0 - common) * (float32**2 + low**2)
+    return common * (float32 - low) ** 2 + separate
+
+
+def fault_of(draft: Draft) -> Callable[[SlotTable, Node], str]:
+    """Return what tells why the 16-bit kernel of a node may not be used, if so."""
+    settings, kernels = draft.settings, draft.settings.kernels
+
+    def fault(slots: SlotTable, node: Node) -> str:
+        if kernels is None or not may_be_wrong(node.op):
+            return ""
+        kernel = _kernel(draft, slots, node)
+        return kernels.fault(kernel, compiled=settings.fuses)
+
+    return fault
+
+
+def _kernel(draft: Draft, slots: SlotTable, node: Node) -> Kernel:
+    """Return the kernel of a node in the layout that it will have in 16 bits."""
+    kernel = kernel_of(draft.view, slots, draft.shapes, node, draft.low_dtype)
+    is_laid_out = draft.settings.layouts is not None and kernel.device_type == "GPU"
+    return channels_last(kernel) if is_laid_out else kernel
+
+
+def to_check(draft: Draft) -> list[Kernel]:
+    """Return the kernels of a colored draft that are to be checked, each once.
+
+    XLA's own are not: what it compiles was found to be right.
+    """
+    if draft.settings.kernels is None or draft.settings.fuses:
+        return []
+    nodes = (draft.view.nodes[node] for node in sorted(draft.low_nodes))
+    kernels = (_kernel(draft, draft.slots, n) for n in nodes if may_be_wrong(n.op))
+    return list({k.key: k for k in kernels if needs_check(k)}.values())
+
+
+def is_wrong(draft: Draft) -> bool:
+    """Have the kernels of a draft checked; return whether any has turned out wrong."""
+    kernels, wanted = draft.settings.kernels, to_check(draft)
+    return kernels is not None and bool(wanted) and kernels.check(wanted)
+
+
+def unchecked(draft: Draft) -> str:
+    """Say which kernels of a plan have not been checked; "" where all have."""
+    kernels, wanted = draft.settings.kernels, to_check(draft)
+    return kernels.unchecked(wanted) if kernels is not None and wanted else ""
+
 
 # Lists of tensors are no part of it: what is kept in them for the backward pass takes
 # half the memory in 16 bits.

@@ -9,20 +9,22 @@ from typing import Any, NamedTuple, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.costs.learned import Expected
+from grappler_pass.costs.model import Expected
+from grappler_pass.eligibility.kernels import Kernels
 from grappler_pass.eligibility.propagation import Constraints
-from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView, Item, Port
-from grappler_pass.kernels.kernel import Kernels
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.plan import Cause, Fusion, Plan
-from grappler_pass.planning.uncertainty import DEFAULT_MARGIN
-from grappler_pass.pricing.seconds import Models, Prices
+from grappler_pass.planning.prices import Models, Prices
 
+# Of the step: what is rounded in 16 bits for less, and called once or twice, is rounded
+# for nothing.
+DEFAULT_MARGIN = 0.05
 # By so much of its seconds a node may be slower if its results take half the memory.
 DEFAULT_TIE = 0.01
 

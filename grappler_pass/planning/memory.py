@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
-from grappler_pass.costs.work.op_classes import ELEMENTWISE
-from grappler_pass.eligibility.existing_casts import is_foldable
+from grappler_pass.costs.op_classes import ELEMENTWISE
+from grappler_pass.eligibility.reads import is_foldable
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, dtype_name

@@ -14,8 +14,8 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN, mark
-from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
+from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
 from grappler_pass.graph.view import GraphView, Node, Port, Reader, port_text

@@ -35,17 +35,17 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.annotations import mark
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import cast_node, parted, parts_of
-from grappler_pass.eligibility.numerics.kernel_limits import ends_in_channels
+from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.graph.device_types import Home, device_type_at
 from grappler_pass.graph.op_table import CONVOLUTION_OPS
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
 from grappler_pass.graph.view import Node, Port, split_input
 from grappler_pass.graph.walks import reached
+from grappler_pass.planning.coloring import Gain
+from grappler_pass.planning.decisions import withdrawn
 from grappler_pass.planning.draft import PRICED, Draft
 from grappler_pass.planning.plan import Cause
-from grappler_pass.planning.trying import withdrawn
-from grappler_pass.planning.uncertainty import Gain
 from grappler_pass.rewriting.apply import CAST_STEM, Names
 from grappler_pass.rewriting.named_graphs import copied, name_in, texts_of
 

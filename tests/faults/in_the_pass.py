@@ -8,9 +8,10 @@ _PASS, _TF_AMP = "tests/grappler_pass", "tests/tf_amp"
 _CASTS = "grappler_pass/planning/casts.py"
 _RULES = "grappler_pass/eligibility/rules.py"
 _TIES = "grappler_pass/eligibility/ties.py"
-_NUMERICS = "grappler_pass/eligibility/numerics"
+_ELIGIBILITY = "grappler_pass/eligibility"
+_SENSITIVITY = f"{_ELIGIBILITY}/sensitivity.py"
 _CUT = "grappler_pass/planning/assignment.py"
-_SECONDS = "grappler_pass/pricing/seconds.py"
+_SECONDS = "grappler_pass/planning/prices.py"
 
 _COLORING = f"{_PASS}/rewriting/test_patterns_coloring.py"
 _REWRITING = f"{_PASS}/rewriting/test_rewriting.py"
@@ -66,7 +67,7 @@ _OF_CASTS = (
     ),
     Fault(
         "Two reads of a variable share a cast though a write lies between them.",
-        "grappler_pass/eligibility/variable_reads.py",
+        "grappler_pass/eligibility/reads.py",
         "if all(_not_between(leader, read, w, before) for w in writers):",
         "if leader != read:",
         (f"{_PASS}/eligibility/test_variable_reads.py", _COLORING),
@@ -87,7 +88,7 @@ _OF_CASTS = (
     ),
     Fault(
         "Whole numbers that float32 does not hold are cast to 16 bits at once.",
-        "grappler_pass/eligibility/existing_casts.py",
+        "grappler_pass/eligibility/reads.py",
         "        types_pb2.DT_BOOL,\n",
         "        types_pb2.DT_BOOL,\n        types_pb2.DT_INT32,\n",
         (f"{_PASS}/eligibility/test_casts.py",),
@@ -131,7 +132,7 @@ _OF_ELIGIBILITY = (
     ),
     Fault(
         "The value that each iteration of a loop computes with is rounded before it.",
-        f"{_NUMERICS}/roundings.py",
+        _SENSITIVITY,
         "        if node.index in self._repeated:\n            return Cause.REPEATED\n",
         "",
         (_ROUNDINGS,),
@@ -145,21 +146,21 @@ _OF_ELIGIBILITY = (
     ),
     Fault(
         "A whole number on its way to an index passes through 16 bits.",
-        f"{_NUMERICS}/exactness.py",
+        f"{_ELIGIBILITY}/exactness.py",
         "                to_integer += own\n",
         "                pass\n",
         (f"{_PASS}/eligibility/numerics/test_exactness.py",),
     ),
     Fault(
         "A random draw is compared in 16 bits.",
-        f"{_NUMERICS}/exactness.py",
+        f"{_ELIGIBILITY}/exactness.py",
         "            magnified += own\n",
         "            pass\n",
         (f"{_PASS}/eligibility/numerics/test_exactness.py",),
     ),
     Fault(
         "A constant of -1e9 becomes infinite in float16.",
-        f"{_NUMERICS}/exactness.py",
+        f"{_ELIGIBILITY}/exactness.py",
         "            large.append(own[0])\n",
         "            pass\n",
         (f"{_PASS}/eligibility/numerics/test_exactness.py", _PROPAGATION),
@@ -181,7 +182,7 @@ _OF_ELIGIBILITY = (
     Fault(
         "The two ends of a reserve space of cuDNN have different types.",
         _TIES,
-        "    pairs += reserve_spaces.end_ties(view, slots, groups)\n",
+        "    pairs += end_ties(view, slots, groups)\n",
         "",
         (f"{_PASS}/eligibility/test_reserve_spaces.py",),
     ),
@@ -194,7 +195,7 @@ _OF_ELIGIBILITY = (
     ),
     Fault(
         "A float16 kernel of a CPU is chosen for a layout that it refuses.",
-        f"{_NUMERICS}/kernel_limits.py",
+        f"{_ELIGIBILITY}/known_wrong.py",
         "    return op in _PLAIN_ONLY and not _is_plain(proto)\n",
         "    return False\n",
         (f"{_PASS}/eligibility/test_fused_half.py",),
@@ -203,35 +204,35 @@ _OF_ELIGIBILITY = (
 _OF_SENSITIVITY = (
     Fault(
         "An activation is rounded before something of its size is subtracted.",
-        f"{_NUMERICS}/roundings.py",
+        _SENSITIVITY,
         "        if grade is Grade.ACTIVATED:\n            return Cause.NEAR_NUMBERS\n",
         "        if grade is Grade.ACTIVATED:\n            return _Way.GOES_ON\n",
         (_ROUNDINGS,),
     ),
     Fault(
         "The argument of a logarithm is rounded.",
-        f"{_NUMERICS}/roundings.py",
+        _SENSITIVITY,
         "            case Errors.MAGNIFIES:\n                return Cause.MAGNIFIED\n",
         "            case Errors.MAGNIFIES:\n                return on\n",
         (_ROUNDINGS,),
     ),
     Fault(
         "Summands that cancel, as in the gradient of a softmax, are rounded.",
-        f"{_NUMERICS}/roundings.py",
+        _SENSITIVITY,
         "self._cancelled = self._cancelling()",
         "self._cancelled = dict[Port, Reason]()",
         (_ROUNDINGS,),
     ),
     Fault(
         "Any number of residual sums in a row is rounded after each.",
-        f"{_NUMERICS}/product_errors.py",
+        _SENSITIVITY,
         "LONGEST_CHAIN = 4\n",
         "LONGEST_CHAIN = 400\n",
         (_ROUNDINGS,),
     ),
     Fault(
         "A bias is taken to be no larger than the product it is fused with.",
-        f"{_NUMERICS}/product_errors.py",
+        _SENSITIVITY,
         "                grade = min(grade, Grade.BIASED)\n",
         "                pass\n",
         (_ROUNDINGS, _REWRITING),
@@ -240,7 +241,7 @@ _OF_SENSITIVITY = (
 _OF_KERNELS = (
     Fault(
         "A kernel known to be wrong for rows from 64 values on is used at 64.",
-        "grappler_pass/kernels/known_wrong.py",
+        "grappler_pass/eligibility/known_wrong.py",
         "return _divides(32, row) and _above(row, 63) and _below(c.depth, 32)",
         "return _divides(32, row) and _above(row, 64) and _below(c.depth, 32)",
         (f"{_PASS}/kernels/test_known_wrong.py",),
@@ -279,7 +280,7 @@ _OF_COSTS = (
     ),
     Fault(
         "What an op moves is counted in bits.",
-        "grappler_pass/costs/work/piece.py",
+        "grappler_pass/costs/calls.py",
         "    return float(sum(spec.bytes_as(dtype)",
         "    return 8.0 * float(sum(spec.bytes_as(dtype)",
         (f"{_PASS}/costs/test_costs.py",),
@@ -293,7 +294,7 @@ _OF_COSTS = (
     ),
     Fault(
         "A CPU of Intel is priced as one of AMD, and the other way around.",
-        "grappler_pass/costs/choosing.py",
+        "grappler_pass/costs/device_profile.py",
         'return "cpu-intel-avx512-bf16" if intel else "cpu-avx512-bf16"',
         'return "cpu-avx512-bf16" if intel else "cpu-intel-avx512-bf16"',
         (f"{_PASS}/costs/test_device_profile.py",),
@@ -365,7 +366,7 @@ _OF_REWRITES = (
     ),
     Fault(
         "A weight is kept between calls though the graph itself writes it.",
-        "grappler_pass/eligibility/variable_reads.py",
+        "grappler_pass/eligibility/reads.py",
         "for key in reads.keys() - written.keys() for i in reads[key]",
         "for key in reads.keys() for i in reads[key]",
         (f"{_PASS}/fusions/test_kept_weights.py",),
@@ -444,7 +445,7 @@ _OF_THE_HOST = (
 _OF_LEARNING = (
     Fault(
         "A single reading of a kernel corrects its price.",
-        "grappler_pass/costs/learned.py",
+        "grappler_pass/costs/model.py",
         "FEWEST_READINGS, MOST_READINGS = 3, 9\n",
         "FEWEST_READINGS, MOST_READINGS = 1, 9\n",
         ("tests/grappler_pass/costs/test_learned.py",),
@@ -457,7 +458,7 @@ _OF_LEARNING = (
     ),
     Fault(
         "Readings that disagree correct a price.",
-        "grappler_pass/costs/learned.py",
+        "grappler_pass/costs/model.py",
         "AGREEMENT = 0.2\n",
         "AGREEMENT = 20.0\n",
         ("tests/grappler_pass/costs/test_learned.py",),

@@ -20,9 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.work import op_classes
-from grappler_pass.costs.work.piece import CACHED_BYTES
+from grappler_pass.costs import op_classes
+from grappler_pass.costs.calls import CACHED_BYTES, DTYPE_BYTES
 from grappler_pass.graph.type_slots import op_def_of
 
 Point = tuple[int, ...]

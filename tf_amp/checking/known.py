@@ -20,10 +20,10 @@ import tensorflow as tf
 from absl import logging
 
 from grappler_pass.costs import DeviceProfile
+from grappler_pass.eligibility.kernels import Kernel
+from grappler_pass.eligibility.known_wrong import Machine, row_for
 from grappler_pass.fork_safety import per_process, renewed_lock
 from grappler_pass.graph.type_slots import ABSENT_GPU
-from grappler_pass.kernels.kernel import Kernel
-from grappler_pass.kernels.known_wrong import Machine, row_for
 from tf_amp import _tensorflow_private as private
 from tf_amp.checking import running
 from tf_amp.compare.kept_file import (

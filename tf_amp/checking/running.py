@@ -22,10 +22,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.fused_ops import cast_node, split_fused
+from grappler_pass.eligibility.kernels import Kernel, Operand, is_exact
 from grappler_pass.graph.shapes import proto_from_shape, static
 from grappler_pass.graph.type_slots import FLOAT32, TypeSlot
-from grappler_pass.kernels.kernel import Kernel, Operand
-from grappler_pass.kernels.needs_check import is_exact
 from grappler_pass.rewriting.apply import retype
 from tf_amp import _tensorflow_private as private
 

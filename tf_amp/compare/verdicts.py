@@ -32,7 +32,7 @@ from absl import logging
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.costs.learned import MOST_LOG_RATIO, Learned, Lesson, log_ratio
+from grappler_pass.costs.model import MOST_LOG_RATIO, Learned, Lesson, log_ratio
 from grappler_pass.fork_safety import per_process, renewed_lock
 from grappler_pass.graph.op_traits import keeps_state_in_kernel
 from grappler_pass.planning.draft import NodePrices, Outcome, Trial

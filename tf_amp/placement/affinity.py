@@ -26,7 +26,7 @@ from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
-from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
+from grappler_pass.planning.prices import TRANSFER_BYTES_PER_SECOND
 from tf_amp.errors import ConfigError
 from tf_amp.placement.cut import Placed, Site, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name

@@ -23,8 +23,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes
 
 from grappler_pass.costs import CostModel
-from grappler_pass.eligibility.reachability import connected
-from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.eligibility.reads import VariableReads
+from grappler_pass.eligibility.regions import connected
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.type_slots import (
@@ -41,7 +41,7 @@ from grappler_pass.planning.assignment import (
     Problem,
     minimum_cut,
 )
-from grappler_pass.pricing.seconds import Pricer
+from grappler_pass.planning.prices import Pricer
 from tf_amp.placement.named_devices import full_name, short_name
 
 _LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}

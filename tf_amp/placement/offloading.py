@@ -26,7 +26,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
+from grappler_pass.planning.prices import TRANSFER_BYTES_PER_SECOND
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config import devices, scope_registry
 from tf_amp.config.amp_config import checked_any_dtype

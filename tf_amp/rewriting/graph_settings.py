@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.costs import CostModel, DeviceProfile
+    from grappler_pass.eligibility.kernels import Kernels
     from grappler_pass.graph.op_lists import OpLists
-    from grappler_pass.kernels.kernel import Kernels
     from grappler_pass.pipeline import Settings
     from grappler_pass.planning.draft import Layouts, Outcome, OwnSteps, Trial
 

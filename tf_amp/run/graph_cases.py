@@ -19,7 +19,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import REWRITTEN
-from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def

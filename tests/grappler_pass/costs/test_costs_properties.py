@@ -5,8 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grappler_pass.costs import CostModel, OpCall, TensorSpec
-from grappler_pass.costs.work import op_work
+from grappler_pass.costs import CostModel, OpCall, TensorSpec, op_work
 from tests.op_calls import (
     DTYPES,
     MEASURED,

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
-from grappler_pass.costs.errors import RUN_TO_RUN
-from grappler_pass.costs.learned import (
+from grappler_pass.costs.model import (
     AGREEMENT,
     LEAST_SECONDS,
     MOST_READINGS,
+    RUN_TO_RUN,
     Learned,
     Lesson,
     log_ratio,

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceKey, DeviceProfile, OpCall, TensorSpec
-from grappler_pass.costs.errors import (
+from grappler_pass.costs.model import (
     CALIBRATED,
     GUESSED_SHAPE,
     KINDRED,

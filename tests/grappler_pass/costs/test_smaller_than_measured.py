@@ -7,9 +7,8 @@ import statistics
 import pytest
 
 from grappler_pass.costs import DeviceProfile
-from grappler_pass.costs.errors import KINDRED
-from grappler_pass.costs.prices import price_from_profile
-from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.model import KINDRED, price_from_profile
+from grappler_pass.costs.op_work import works_of
 from tests.op_calls import MEASURED, convolution, ratio, seconds
 
 _PROFILE = DeviceProfile.load("cpu-avx512-bf16")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
-from grappler_pass.eligibility.existing_casts import HELD_BY_FLOAT32
+from grappler_pass.eligibility.reads import HELD_BY_FLOAT32
 
 DTYPES = {
     types_pb2.DT_HALF: np.dtype(np.float16),

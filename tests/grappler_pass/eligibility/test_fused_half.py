@@ -9,7 +9,7 @@ import pytest
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
+from grappler_pass.eligibility.known_wrong import has_kernel
 from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.fresh_process import output_of

@@ -6,7 +6,7 @@ import pytest
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework import meta_graph
 
-from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.graph.view import GraphView, Item, Port
 from tests.text_graph import graph_from_text
 

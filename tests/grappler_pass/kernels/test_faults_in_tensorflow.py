@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grappler_pass.kernels.known_wrong import ROWS
+from grappler_pass.eligibility.known_wrong import ROWS
 from tests.forking import run_forked
 from tests.processes import run_python
 from tests.wrong_kernels import PROGRAMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from grappler_pass.kernels.geometry import Role, channels_last, convolution_of
+from grappler_pass.eligibility.kernels import Role, channels_last, convolution_of
 from tests.wrong_kernels import Program
 
 

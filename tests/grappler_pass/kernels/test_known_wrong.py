@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from grappler_pass.kernels import known_wrong
-from grappler_pass.kernels.known_wrong import ALSO_IN_FLOAT32, ROWS, Machine, row_for
+from grappler_pass.eligibility import known_wrong
+from grappler_pass.eligibility.known_wrong import (
+    ALSO_IN_FLOAT32,
+    ROWS,
+    Machine,
+    row_for,
+)
 from tests.processes import ROOT
 from tests.wrong_kernels import PROGRAMS
 

@@ -13,7 +13,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.client import timeline
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable

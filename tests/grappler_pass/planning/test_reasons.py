@@ -11,7 +11,7 @@ import pytest
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.pipeline import draft_graph
 from grappler_pass.planning.casts import plan_casts
-from grappler_pass.planning.cut_problem import Variables
+from grappler_pass.planning.coloring import Variables
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import DEFAULT_TIE, Draft
 from grappler_pass.planning.plan import Cause, Decision, Plan

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
-from grappler_pass.costs.learned import Expected
+from grappler_pass.costs.model import Expected
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def

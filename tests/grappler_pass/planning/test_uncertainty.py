@@ -14,11 +14,10 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
-from grappler_pass.planning.cut_problem import Variables, problem_from_prices
+from grappler_pass.planning.coloring import Variables, gain_error, problem_from_prices
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Cause, Plan
-from grappler_pass.planning.uncertainty import gain_error
-from grappler_pass.pricing.seconds import Prices
+from grappler_pass.planning.prices import Prices
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 

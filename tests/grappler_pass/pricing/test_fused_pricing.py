@@ -7,13 +7,12 @@ import dataclasses
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.costs.learned import Learned, cell_of
-from grappler_pass.costs.prices import cast_works
+from grappler_pass.costs.model import Learned, cast_works, cell_of
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Draft
-from grappler_pass.pricing.seconds import NODE_SECONDS
+from grappler_pass.planning.prices import NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 from tf_amp.rewriting.graph_settings import settings_under_xla

@@ -8,11 +8,11 @@ from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
-from grappler_pass.planning.cut_problem import Variables, problem_from_prices
+from grappler_pass.planning.coloring import Variables, problem_from_prices
+from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
-from grappler_pass.planning.trying import UnaskedSteps
-from grappler_pass.pricing.seconds import NODE_SECONDS
+from grappler_pass.planning.prices import NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.small_graphs import LOOP
 from tests.text_graph import graph_from_text

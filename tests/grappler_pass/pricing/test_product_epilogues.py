@@ -8,7 +8,7 @@ import tensorflow as tf
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
-from grappler_pass.pricing.seconds import Pricer
+from grappler_pass.planning.prices import Pricer
 from tests.grappler_pass.fusions.rewriting import fused
 from tests.onednn import needs_onednn
 from tests.op_calls import fused as fused_call

@@ -116,7 +116,7 @@ def kernels_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     from grappler_pass.graph.type_slots import kernel_exists
 
     monkeypatch.setattr(
-        "grappler_pass.eligibility.numerics.kernel_limits.kernel_exists",
+        "grappler_pass.eligibility.known_wrong.kernel_exists",
         kernel_exists.__wrapped__,
     )
 

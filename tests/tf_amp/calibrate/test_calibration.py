@@ -18,8 +18,8 @@ from grappler_pass.costs import (
     attrs_from_node_def,
     keep_profile,
 )
-from grappler_pass.costs.work.op_classes import axes_of
-from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.op_classes import axes_of
+from grappler_pass.costs.op_work import works_of
 from tf_amp import calibrate as device_profile
 from tf_amp.calibrate import profile as profiling
 from tf_amp.calibrate import rounds

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from grappler_pass.kernels.known_wrong import ROWS
+from grappler_pass.eligibility.known_wrong import ROWS
 from tests.forking import run_forked
 from tests.tf_amp.checking.test_checked_plans import EMPTIED
 from tests.wrong_kernels import PROGRAMS
@@ -23,7 +23,7 @@ import json
 import numpy as np
 import tensorflow as tf
 import tf_amp
-from grappler_pass.kernels import known_wrong
+from grappler_pass.eligibility import known_wrong
 from tests.wrong_kernels import PROGRAMS
 
 errors = {}
@@ -72,7 +72,7 @@ def errors(
 ) -> dict[str, float]:
     """Return the errors of programs through tf-amp."""
     head = f"CASES, LEVEL, CHECK = {cases!r}, {level!r}, {check}\n"
-    place = "from grappler_pass.kernels import known_wrong\n"
+    place = "from grappler_pass.eligibility import known_wrong\n"
     emptied = "" if table else place + EMPTIED
     done = run_forked(head + emptied + PROGRAM, env={"TF_AMP_CACHE": str(cache)})
     return json.loads(done.lines()[-1])

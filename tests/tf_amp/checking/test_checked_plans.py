@@ -14,7 +14,7 @@ PROGRAM = """
 import numpy as np
 import tensorflow as tf
 import tf_amp
-from grappler_pass.kernels import known_wrong
+from grappler_pass.eligibility import known_wrong
 from tf_amp.checking import running
 
 def call(x, dy):

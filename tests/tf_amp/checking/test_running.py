@@ -7,7 +7,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.kernels.needs_check import is_exact, needs_check
+from grappler_pass.eligibility.kernels import is_exact, needs_check
 from tests.wrong_kernels import PROGRAMS, Program, filter_gradient, input_gradient
 from tf_amp.checking.running import fault_in
 

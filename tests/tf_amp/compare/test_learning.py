@@ -10,7 +10,7 @@ import tempfile
 import pytest
 import tensorflow as tf
 
-from grappler_pass.costs.learned import Expected
+from grappler_pass.costs.model import Expected
 from grappler_pass.planning.draft import NodePrices
 from tests.forking import run_forked_command
 from tests.tf_amp.compare.test_step_comparison import run
@@ -103,10 +103,9 @@ def test_on_a_gpu_what_a_node_has_launched_counts() -> None:
 # A product is believed to be ten times as fast in 16 bits as it is. Readings scatter
 # beside other tests; when they are believed is tested elsewhere.
 _WRONG_PRICE = """
-from grappler_pass.costs import learned as learning
+from grappler_pass.costs import model as learning
 learning.AGREEMENT = 2.0
-from grappler_pass.costs import prices as by_profile, model
-from_profile = by_profile.price_from_profile
+from_profile = learning.price_from_profile
 CostModel.price = price
 
 def wrong(profile, works, dtype):
@@ -115,7 +114,7 @@ def wrong(profile, works, dtype):
     share = 0.1 if is_product and dtype == "bfloat16" else 1.0
     return found._replace(seconds=share * found.seconds, error=0.2)
 
-model.price_from_profile = wrong
+learning.price_from_profile = wrong
 slow, seconds = "", 0.2
 
 @tf.function

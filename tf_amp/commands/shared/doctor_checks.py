@@ -81,8 +81,8 @@ def machine() -> Findings:
 
 def wrong_kernels() -> Findings:
     """List the 16-bit kernels that are known to be wrong here, or were found so."""
-    from grappler_pass.kernels import known_wrong
-    from grappler_pass.kernels.kernel import described
+    from grappler_pass.eligibility import known_wrong
+    from grappler_pass.eligibility.kernels import described
     from tf_amp.checking import known
 
     kernels = known.kernels_here(AmpConfig.from_env())

@@ -9,7 +9,7 @@ from typing import Any
 import rich
 from rich.markup import escape
 
-from grappler_pass.costs.learned import Lesson
+from grappler_pass.costs.model import Lesson
 from tf_amp.commands.shared import printing
 from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config.amp_config import CACHE, AmpConfig

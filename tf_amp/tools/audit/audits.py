@@ -17,8 +17,8 @@ from grappler_pass import pipeline
 from grappler_pass.functions.bodies import merged
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
+from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Draft, Settings
-from grappler_pass.planning.trying import UnaskedSteps
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import compiled

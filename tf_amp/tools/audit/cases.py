@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from grappler_pass import pipeline
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.costs.calls import Product, Work
+from grappler_pass.costs.op_work import works_of
 from grappler_pass.costs.roofline import Roofline
-from grappler_pass.costs.work.op_work import works_of
-from grappler_pass.costs.work.piece import Product, Work
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import dtype_name
 from grappler_pass.graph.view import Node, Port
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Decision
-from grappler_pass.pricing.seconds import op_call_of
+from grappler_pass.planning.prices import op_call_of
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.setting_values import LIST_PREFIX, ListEdit
 from tf_amp.tools.target_device import Target

@@ -12,7 +12,7 @@ from tensorflow.core.framework.variable_pb2 import VariableDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item, split_input

@@ -19,8 +19,8 @@ from grappler_pass import pipeline
 from grappler_pass.graph.device_types import device_type_of
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
+from grappler_pass.planning.decisions import UnaskedSteps, trial_from_draft
 from grappler_pass.planning.draft import Draft, Settings, Trial
-from grappler_pass.planning.trying import UnaskedSteps, trial_from_draft
 from grappler_pass.rewriting.apply import CAST_STEM
 from tf_amp.compare.alternation import Comparison
 from tf_amp.errors import NotMeasurableError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.op_work import works_of
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_lists import OpLists
@@ -23,7 +23,7 @@ from grappler_pass.graph.op_table import ENTER_OPS, NEXT_ITERATION_OPS, SWITCH_O
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port
-from grappler_pass.pricing.seconds import op_call_of
+from grappler_pass.planning.prices import op_call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.run import batches as data

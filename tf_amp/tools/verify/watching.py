@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import tensorflow as tf
 
 from grappler_pass.annotations import BARRIER
-from grappler_pass.eligibility.reachability import UNREACHED
-from grappler_pass.eligibility.state_updates import state_update_region
+from grappler_pass.eligibility.regions import UNREACHED, state_update_region
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import EXIT_OPS, REF_VARIABLE_OPS, RESULT_OPS
 from grappler_pass.graph.op_traits import input_behind, is_update, passes_on

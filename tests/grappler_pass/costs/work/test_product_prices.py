@@ -9,7 +9,7 @@ import pytest
 from tensorflow.python.framework import op_def_registry
 
 from grappler_pass.costs import OpCall, TensorSpec
-from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.op_work import works_of
 from grappler_pass.graph.op_table import OP_TABLE, Errors
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item

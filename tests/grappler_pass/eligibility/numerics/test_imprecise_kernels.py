@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.numerics.kernel_limits import is_imprecise
+from grappler_pass.eligibility.known_wrong import is_imprecise
 
 UNARY = (
     "Elu Erf Erfc Exp Expm1 Log Log1p LogSoftmax Reciprocal Rsqrt Selu Sigmoid Softmax "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.numerics.contractions import has_sum
+from grappler_pass.eligibility.sensitivity import has_sum
 from grappler_pass.graph.op_table import OP_TABLE, RECURRENT_OPS, Errors
 from grappler_pass.planning.plan import Cause
 from tests.coloring import Colored, color

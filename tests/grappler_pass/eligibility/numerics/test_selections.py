@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.numerics.selections import selection_ties
+from grappler_pass.eligibility.ties import selection_ties
 from grappler_pass.graph.type_slots import SlotTable
 from grappler_pass.graph.view import GraphView
 from tests.equivalence import Baseline, assert_equivalent

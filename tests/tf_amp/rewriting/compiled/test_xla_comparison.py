@@ -15,7 +15,7 @@ import time
 import numpy as np
 import tensorflow as tf
 import tf_amp
-from grappler_pass.pricing.compiled import FusingPricer
+from grappler_pass.planning.prices import FusingPricer
 from tf_amp.compare import alternation, call_sites
 
 alternation._MOST_EXCESS = float("inf")

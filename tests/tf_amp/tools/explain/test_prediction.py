@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.planning.plan import Plan
-from grappler_pass.pricing.seconds import NODE_SECONDS
+from grappler_pass.planning.prices import NODE_SECONDS
 from tf_amp.commands import cli
 from tf_amp.errors import NotMeasurableError
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times

@@ -16,7 +16,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.eligibility.reachability import connected
+from grappler_pass.eligibility.regions import connected
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import (
     CALL_OPS,

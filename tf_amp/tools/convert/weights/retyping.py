@@ -20,7 +20,7 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.exclusions import finder
-from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import READ_OPS, REF_VARIABLE_OPS, VARIABLE_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32

@@ -7,18 +7,20 @@ error of each. What the assignment problem makes of them is `cut_problem`'s.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.annotations import REWRITTEN
-from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
-from grappler_pass.costs.calls import Price
-from grappler_pass.eligibility.existing_casts import is_free_down
+from grappler_pass.costs import CostModel, OpCall, attrs_from_node_def
+from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
+from grappler_pass.costs.model import roofline_error
+from grappler_pass.costs.op_classes import ELEMENTWISE, REDUCTIONS
 from grappler_pass.eligibility.fused_ops import RESHAPING_NODES, lost_shape
-from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.eligibility.reads import VariableReads, is_free_down
 from grappler_pass.graph.fusions import root_of
-from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS
+from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS, VIEW_OPS
+from grappler_pass.graph.op_traits import is_random
 from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.graph.type_slots import (
     DTYPE_ENUMS,
@@ -334,3 +336,122 @@ def op_call_of(
         tuple(map(spec, node.inputs)),
         tuple(spec(Port(node.index, output)) for output in outputs),
     )
+
+
+_FUSED = frozenset(
+    [
+        *(op for op in ELEMENTWISE if not is_random(op)),
+        *"AddN BiasAdd BroadcastTo Cast Fill OnesLike ZerosLike".split(),
+    ]
+)
+# They read through a kernel, but write a tensor of their own.
+_FUSED_READERS = _FUSED | REDUCTIONS.keys() | {"BiasAddGrad"}
+
+# Arithmetic of one elementwise op in 16 bits on a CPU against float32: it is widened,
+# computed and rounded again. A tanh of 4M elements took 1.5 times as long, a chain of
+# three ops 2.6 times.
+_CPU_ROUNDING = 2.0
+
+_FREE = Price(0.0, "roofline")
+
+
+class FusingPricer(Pricer):
+    """Prices where a compiler fuses: elementwise ops cost but the bytes at the ends.
+
+        product --> add --> tanh --> product      add and tanh are one kernel, which
+                                                  reads the one product and writes for
+                                                  the other
+
+    A tensor between two ops of a kernel is never in memory, whatever its type; a cast
+    in front of such an op, or behind it, is part of its kernel. So traffic is charged
+    where the size is decided: what a kernel reads to the op outside that wrote it, what
+    it writes to the op outside that reads it. A chain of elementwise ops then costs as
+    much in float32 as in 16 bits, and stays float32.
+
+    CPUs: XLA computes 16-bit products in float32, with casts around (its compiled code
+    has `dot(convert(x), convert(y))`), and rounds after every op of a chain. So 16 bits
+    save traffic there, and nothing else.
+    """
+
+    def executor_seconds(self, node: Node) -> float:
+        """Return 0: what is compiled is one node."""
+        return 0.0
+
+    def price(self, node: Node, dtype: str) -> Price:
+        """Return what a node takes, or adds to the kernel that it is part of."""
+        model = self.model(node)
+        if node.op in VIEW_OPS:
+            return _FREE
+        if node.op in _FUSED:
+            return self._price_in_kernel(node, dtype, model)
+        widened = model.profile.kind == "cpu" and dtype != "float32"
+        price = model.price(self.call(node), "float32" if widened else dtype)
+        moved = sum(spec.bytes_as(dtype) for spec in self._shared_with_kernels(node))
+        if widened:
+            moved += self._widened_bytes(node)
+        # The bandwidth that generated code reaches, whatever the type.
+        bandwidth = model.profile.roofline.bytes_per_second["float32"]
+        seconds = price.seconds + moved / bandwidth
+        return price._replace(seconds=seconds)
+
+    def cast_price(self, port: Port, source: str, target: str) -> Price:
+        """Return 0 where either end is fused: the cast is part of its kernel."""
+        made_by = self._view.source(port, VIEW_OPS).op
+        if made_by in _FUSED or not self._outside_readers(port):
+            return _FREE
+        return super().cast_price(port, source, target)
+
+    def _price_in_kernel(self, node: Node, dtype: str, model: CostModel) -> Price:
+        roofline = model.profile.roofline
+        elements = max((spec.elements for spec in self._tensors(node)), default=1)
+        arithmetic = elements / roofline.vector_flops["float32"]
+        if model.profile.kind == "cpu" and dtype != "float32":
+            arithmetic *= _CPU_ROUNDING
+        ports = self._view.output_ports(node.index)
+        ends_kernel = any(self._outside_readers(port) for port in ports)
+        begins = roofline.overhead_seconds if ends_kernel else 0.0
+        return Price(begins + arithmetic, "roofline", roofline_error(model.profile))
+
+    def _shared_with_kernels(self, node: Node) -> Iterator[TensorSpec]:
+        """Yield what kernels write for a node outside of them, or read from it.
+
+        A tensor that several such nodes read is written for the first of them.
+        """
+        for port in dict.fromkeys(node.inputs):
+            if self._view.source(port, VIEW_OPS).op in _FUSED:
+                if self._outside_readers(port)[:1] == [node.index]:
+                    yield self.spec(port)
+        for port in self._view.output_ports(node.index):
+            if any(reader.op in _FUSED for reader in self._final_readers(port)):
+                yield self.spec(port)
+
+    def _tensors(self, node: Node) -> Iterator[TensorSpec]:
+        yield from map(self.spec, node.inputs)
+        for output in range(self._slots.output_count(node.index)):
+            yield self.spec(Port(node.index, output))
+
+    def _widened_bytes(self, node: Node) -> int:
+        """Return the traffic of widening what a node reads and narrowing its results.
+
+        Where an end is fused that is part of a kernel, but takes its time all the same.
+        """
+        per_element = DTYPE_BYTES["float32"] + DTYPE_BYTES[self._low_dtype]
+        floats = (spec for spec in self._tensors(node) if spec.dtype == "float32")
+        return per_element * sum(spec.elements for spec in floats)
+
+    def _outside_readers(self, port: Port) -> list[int]:
+        """Return the readers that need a tensor in memory, in node order."""
+        readers = self._final_readers(port)
+        return sorted(node.index for node in readers if node.op not in _FUSED_READERS)
+
+    def _final_readers(self, port: Port) -> Iterator[Node]:
+        """Yield the readers of a tensor, behind what only renames it."""
+        waiting = [port]
+        while waiting:
+            for reader in self._view.readers(waiting.pop()):
+                node = self._view.nodes[reader.node]
+                renamed = Port(node.index, 0)
+                if node.op in VIEW_OPS and self._view.readers(renamed):
+                    waiting.append(renamed)
+                else:
+                    yield node

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from grappler_pass.costs.calls import OpCall, TensorSpec
-from grappler_pass.costs.work import op_classes
-from grappler_pass.costs.work.piece import (
+from grappler_pass.costs import op_classes
+from grappler_pass.costs.calls import (
     Dims,
+    OpCall,
     Product,
+    TensorSpec,
     Work,
     by_elements,
     by_rows,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.costs.work.op_classes import ELEMENTWISE, MATMULS
+from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, variable_shape
 from grappler_pass.graph.view import GraphView, Node, Port

@@ -19,7 +19,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from grappler_pass.eligibility.reachability import (
+from grappler_pass.eligibility.regions import (
     UNREACHED,
     SlotEdges,
     first_of,

@@ -1,1 +1,0 @@
-"""How exact tensors are, and what rounding them to 16 bits would harm."""

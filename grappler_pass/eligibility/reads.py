@@ -1,0 +1,481 @@
+"""What a tensor can be cast from: constants, existing casts, and reads of variables.
+
+Two reads of a variable see the same value if no write can lie between them: every node
+that may write the variable runs after both, or before both; then they may share one
+cast. A read inside a loop may move in front of it if every write runs after the read.
+
+A read of a ref variable (`VariableV2`) copies nothing, nor does what hands the read on:
+
+    variable --> Identity --> Enter --> matmul     (every iteration)
+    variable --> AssignAdd                         (every iteration)
+
+So the product multiplies by what the variable holds when the product runs, and a cast
+of it is the same only if it is made at that moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.types_pb2 import DT_RESOURCE
+
+from grappler_pass.graph import op_table as table
+from grappler_pass.graph.op_table import NEXT_ITERATION_OPS
+from grappler_pass.graph.op_traits import input_behind
+from grappler_pass.graph.type_slots import FLOAT32, attr_of, op_def_of
+from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.walks import reached
+
+# A chain A -> float32 -> C is A -> C for these A alone: float32 holds all their values.
+HELD_BY_FLOAT32 = frozenset(
+    {
+        types_pb2.DT_FLOAT,
+        types_pb2.DT_HALF,
+        types_pb2.DT_BFLOAT16,
+        types_pb2.DT_BOOL,
+        types_pb2.DT_INT8,
+        types_pb2.DT_UINT8,
+        types_pb2.DT_INT16,
+        types_pb2.DT_UINT16,
+    }
+)
+NUMPY_DTYPES = {
+    types_pb2.DT_HALF: np.dtype(np.float16),
+    types_pb2.DT_BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    types_pb2.DT_FLOAT: np.dtype(np.float32),
+}
+
+
+def is_cast(node: Node) -> bool:
+    """Return whether `node` is a rounding Cast, the only kind that fuses."""
+    return node.op == "Cast" and not attr_of(node.proto, "Truncate").b
+
+
+def cast_types(node: Node) -> tuple[int, int]:
+    """Return SrcT and DstT of a Cast."""
+    return int(node.proto.attr["SrcT"].type), int(node.proto.attr["DstT"].type)
+
+
+def is_foldable(view: GraphView, port: Port) -> bool:
+    """Return whether a tensor can be cast before the graph runs: a constant.
+
+    Not so one that its caller relies on, who may feed something else in its place: a
+    Session takes any constant for an input.
+    """
+    node = view.nodes[port.node]
+    return node.op == "Const" and node.name not in view.item.untouchable
+
+
+def before_cast(view: GraphView, reads: VariableReads, port: Port) -> tuple[Port, int]:
+    """Return the tensor and dtype a float32 port's value can be cast from directly.
+
+    Before   int8 --> cast --> f32 --> cast_down --> matmul(low)
+    After    int8 --> cast_down --> matmul(low)
+
+    Not done: through an int32, whose values float32 does not all represent; past a cast
+    that its caller relies on, and may feed something else than what it reads; past one
+    that waits for more than its value, as what reads it then does; past one that tells
+    what a variable held before it is written.
+    """
+    cast = view.nodes[port.node]
+    if not is_cast(cast) or cast.name in view.item.untouchable or cast.controls:
+        return port, FLOAT32
+    (source,), (dtype, target) = cast.inputs, cast_types(cast)
+    if target != FLOAT32 or dtype not in HELD_BY_FLOAT32 or source in reads.refs.ports:
+        return port, FLOAT32
+    return source, dtype
+
+
+def is_free_down(
+    view: GraphView, reads: VariableReads, port: Port, low_dtype: int
+) -> bool:
+    """Return whether `port` costs nothing to have in the low dtype.
+
+    True of a constant, cast before the graph runs (where the graph is stored, by
+    TensorFlow that loads it), and of a tensor that was cast up from the same low dtype.
+    """
+    if is_foldable(view, port):
+        return True
+    return before_cast(view, reads, port)[1] == low_dtype
+
+
+_VARIABLES = table.REF_VARIABLE_OPS | {"TemporaryVariable"}
+# What passes a tensor, or a part of it, on without a copy.
+_PASSING = table.ALIASING_OPS | frozenset(
+    """PlaceholderWithDefault Print RefSelect Slice Split SplitV StridedSlice
+    Unpack""".split()
+)
+
+
+class RefReads(NamedTuple):
+    """Tensors that are the memory of ref variables which this graph writes.
+
+    Attributes:
+      ports: all of them.
+      late: data inputs that read such a tensor when it may have been written since it
+        was made.
+      passing: nodes that hand such a tensor on to one of these inputs.
+    """
+
+    ports: frozenset[Port] = frozenset()
+    late: frozenset[Reader] = frozenset()
+    passing: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_view(cls, view: GraphView) -> RefReads:
+        """Follow every ref variable of `view` to its readers and writers."""
+        found = [each for each in _memories(view) if each.writers]
+        if not found:
+            return cls()
+        order = Precedence(view, {i for each in found for i in each.nodes})
+        ports = frozenset(port for each in found for port in each.ports)
+        late = frozenset(r for each in found for r in each.late(view, order))
+        return cls(ports, late, frozenset(_passing(view, ports, late)))
+
+    def awaited(
+        self, view: GraphView, port: Port, reader: Node | None
+    ) -> tuple[int, ...]:
+        """Return what a cast of a tensor is to wait for by control edges.
+
+        TensorFlow moves casts ahead of an Identity and the like, without what that
+        waits for: such control inputs become the cast's own. So does what a reader
+        waits for that reads the cast alone, and late.
+        """
+        if port not in self.ports:
+            return ()
+        awaited: list[int] = []
+        node = view.nodes[port.node]
+        while node.op in table.VIEW_OPS:
+            awaited.extend(node.controls)
+            node = view.nodes[node.inputs[0].node]
+        if reader is not None:
+            awaited.extend(source.node for source in reader.inputs)
+            awaited.extend(reader.controls)
+        return tuple(dict.fromkeys(i for i in awaited if i != port.node))
+
+
+class _Memory(NamedTuple):
+    """One variable: where its memory is read, and the nodes that write it."""
+
+    ports: frozenset[Port]
+    readers: tuple[tuple[Port, Reader], ...]
+    writers: frozenset[int]
+
+    @property
+    def nodes(self) -> Iterator[int]:
+        yield from self.writers
+        for port, reader in self.readers:
+            yield from (port.node, reader.node)
+
+    def late(self, view: GraphView, order: Precedence) -> Iterator[Reader]:
+        for port, reader in self.readers:
+            if any(
+                not order.surely_before(writer, port.node)
+                and (
+                    not order.surely_before(reader.node, writer)
+                    or _is_read_again(view, port, reader, writer)
+                )
+                for writer in self.writers
+                if writer != reader.node
+            ):
+                yield reader
+
+
+def _is_read_again(view: GraphView, port: Port, reader: Reader, writer: int) -> bool:
+    """Return whether a loop that both run in was entered with the tensor.
+
+    What enters a loop is read in each iteration, and written in those before.
+    """
+    enters = view.nodes[port.node].op in table.ENTER_OPS
+    made_in = view.loops(port.node)[1 if enters else 0 :]
+    shared = set(view.loops(reader.node)) & set(view.loops(writer))
+    return not shared.issubset(made_in)
+
+
+def _memories(view: GraphView) -> Iterator[_Memory]:
+    variables: dict[object, list[int]] = {}
+    for node in view.nodes:
+        if node.op in _VARIABLES:
+            variables.setdefault(_key(node), []).append(node.index)
+    for nodes in variables.values():
+        yield _memory(view, nodes)
+
+
+def _key(node: Node) -> object:
+    attr = node.proto.attr
+    container = attr["container"].s if "container" in attr else b""
+    shared_name = attr["shared_name"].s if "shared_name" in attr else b""
+    return container, shared_name.decode() or node.name
+
+
+def _memory(view: GraphView, variables: list[int]) -> _Memory:
+    waiting = [Port(node, 0) for node in variables]
+    ports = set(waiting)
+    readers: list[tuple[Port, Reader]] = []
+    writers: set[int] = set()
+    for port in waiting:
+        for reader in view.readers(port):
+            node = view.nodes[reader.node]
+            readers.append((port, reader))
+            if writes := reader.input in _written_inputs(node.op):
+                writers.add(node.index)
+            if writes or node.op in _PASSING:
+                more = set(_handed_on(view, reader)) - ports
+                ports |= more
+                waiting.extend(sorted(more))
+    return _Memory(frozenset(ports), tuple(readers), frozenset(writers))
+
+
+@functools.cache
+def _written_inputs(op: str) -> frozenset[int]:
+    """Return which inputs of an op are variables that it may write."""
+    op_def = op_def_of(op)
+    if op_def is None or op in _PASSING or op == "IsVariableInitialized":
+        return frozenset()
+    return frozenset(i for i, arg in enumerate(op_def.input_arg) if arg.is_ref)
+
+
+def _handed_on(view: GraphView, reader: Reader) -> Iterator[Port]:
+    for port in view.output_ports(reader.node):
+        if view.nodes[reader.node].op != "IdentityN" or port.output == reader.input:
+            yield port
+
+
+def _passing(
+    view: GraphView, ports: frozenset[Port], late: frozenset[Reader]
+) -> Iterator[int]:
+    """Return the nodes between a variable and its late readers."""
+
+    def passing_before(inputs: Iterable[Port]) -> list[int]:
+        return [p.node for p in inputs if view.nodes[p.node].op in _PASSING]
+
+    return reached(
+        passing_before(view.nodes[r.node].inputs[r.input] for r in late),
+        lambda i: passing_before(p for p in view.nodes[i].inputs if p in ports),
+    )
+
+
+class Precedence:
+    """The order among a few watched nodes, by sweeps over the graph.
+
+    Back edges of loops are followed, so two nodes of one loop that reach each other
+    run both before and after one another.
+    """
+
+    def __init__(self, view: GraphView, watched: Iterable[int]) -> None:
+        """Find which of the `watched` nodes, by number, lead to which."""
+        self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
+        self._masks = [0] * len(view.nodes)
+        while self._sweep(view):
+            pass
+
+    def _sweep(self, view: GraphView) -> bool:
+        """Pass every node's ancestors on; return whether a back edge brought news."""
+        news = False
+        for i in view.order:
+            node = view.nodes[i]
+            mask = self._bit.get(i, 0)
+            for source, _ in node.inputs:
+                mask |= self._masks[source]
+            for source in node.controls:
+                mask |= self._masks[source]
+            if mask != self._masks[i]:
+                self._masks[i] = mask
+                news = news or node.op in NEXT_ITERATION_OPS
+        return news
+
+    def leads_to(self, first: int, second: int) -> bool:
+        """Return whether `second` waits for `first`, maybe in an earlier iteration."""
+        return bool(self._masks[second] & self._bit[first])
+
+    def surely_before(self, first: int, second: int) -> bool:
+        """Return whether `first` runs before `second`, and never after it."""
+        return self.leads_to(first, second) and not self.leads_to(second, first)
+
+
+# Ops that take a handle and do not write the variable.
+_HARMLESS = table.READ_OPS | table.LOOK_OPS | {"NoOp"}
+_PASS_HANDLE = table.PASSING_OPS - table.MERGE_OPS
+# Code outside of the graph, which writes a variable without taking its handle.
+_CALLS_OUTSIDE = frozenset({"EagerPyFunc", "PyFunc"})
+# What is behind a handle that one of several became.
+_ANY = "any variable"
+# They update rows in place; from then on TensorFlow copies the variable to read it.
+_ROW_UPDATES = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
+
+
+class VariableReads(NamedTuple):
+    """Sharing and motion of variable reads.
+
+    Attributes:
+      canonical: port of a ReadVariableOp to the port of the first one that surely sees
+        the same value; only where the two differ.
+      hoists: port of a ReadVariableOp in a loop to the Enter nodes its handle came in
+        through, innermost first; only where the read may move out of them.
+      copies: ReadVariableOps that copy the whole variable, since this graph updates
+        rows of it; that another graph does is not seen.
+      refs: reads of ref variables, which are no nodes of their own.
+    """
+
+    canonical: Mapping[Port, Port]
+    hoists: Mapping[Port, tuple[int, ...]]
+    copies: frozenset[int] = frozenset()
+    refs: RefReads = dataclasses.field(default_factory=RefReads)
+
+    @classmethod
+    def from_view(cls, view: GraphView) -> VariableReads:
+        """Find what may be shared or moved in `view`."""
+        all_reads = _reads_by_variable(view)
+        updated = variables_updated_by_rows(view) & all_reads.keys()
+        copies = frozenset(read for key in updated for read in all_reads[key])
+        refs = RefReads.from_view(view)
+        reads = _shareable(view, all_reads)
+        if not reads:
+            return cls({}, {}, copies, refs)
+        writers = _writers_by_variable(view, reads.keys())
+        outside = [node.index for node in view.nodes if node.op in _CALLS_OUTSIDE]
+        watched = {
+            i for found in (reads, writers) for ids in found.values() for i in ids
+        }
+        before = Precedence(view, watched.union(outside))
+        canonical: dict[Port, Port] = {}
+        hoists: dict[Port, tuple[int, ...]] = {}
+        for key, found in reads.items():
+            written_by = writers.get(key, [])
+            canonical.update(_share(view, found, written_by, before))
+            for read in found:
+                if any(before.leads_to(call, read) for call in outside):
+                    continue
+                enters = _enters(view, read)
+                if enters and _may_move(view, read, written_by, before):
+                    hoists[Port(read, 0)] = enters
+        return cls(canonical, hoists, copies, refs)
+
+
+def unwritten_reads(view: GraphView) -> frozenset[int]:
+    """Return the ReadVariableOps of variables that this graph surely does not write."""
+    reads = _reads_by_variable(view)
+    if _ANY in reads or any(node.op in _CALLS_OUTSIDE for node in view.nodes):
+        return frozenset()
+    written = _writers_by_variable(view, reads.keys())
+    return frozenset(i for key in reads.keys() - written.keys() for i in reads[key])
+
+
+def variables_updated_by_rows(view: GraphView) -> frozenset[object]:
+    """Return the variables of which this graph updates rows, by `variable_of`."""
+    return frozenset(
+        variable_of(view, port)
+        for node in view.nodes
+        if node.op.startswith(_ROW_UPDATES)
+        for port in node.inputs
+    )
+
+
+def variable_of(view: GraphView, port: Port) -> object:
+    """Return what identifies the variable behind a handle."""
+    node = view.nodes[port.node]
+    while node.op in _PASS_HANDLE:
+        port = node.inputs[input_behind(node.op, port.output)]
+        node = view.nodes[port.node]
+    if node.op in table.MERGE_OPS and attr_of(node.proto, "T").type == DT_RESOURCE:
+        return _ANY
+    if node.op == "VarHandleOp" and (name := attr_of(node.proto, "shared_name").s):
+        return attr_of(node.proto, "container").s, name
+    return port
+
+
+def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
+    reads: dict[object, list[int]] = {}
+    for i in view.order:
+        node = view.nodes[i]
+        if node.op == "ReadVariableOp":
+            reads.setdefault(variable_of(view, node.inputs[0]), []).append(i)
+    return reads
+
+
+def _shareable(
+    view: GraphView, reads: Mapping[object, list[int]]
+) -> dict[object, list[int]]:
+    """Return the reads that may share a cast or move: none that may be fed."""
+    free = {
+        key: [i for i in found if view.nodes[i].name not in view.item.untouchable]
+        for key, found in reads.items()
+    }
+    return {
+        key: found
+        for key, found in free.items()
+        if key != _ANY
+        and (len(found) > 1 or (found and view.frame(found[0]) is not None))
+    }
+
+
+def _writers_by_variable(
+    view: GraphView, keys: Iterable[object]
+) -> dict[object, list[int]]:
+    """Return the nodes that may write each variable; unknown ops are taken to."""
+    wanted = set(keys)
+    writers: dict[object, list[int]] = {}
+    for node in view.nodes:
+        if node.op in _HARMLESS or node.op in _PASS_HANDLE:
+            continue
+        for port in node.inputs:
+            key = variable_of(view, port)
+            for written in wanted if key == _ANY else wanted & {key}:
+                writers.setdefault(written, []).append(node.index)
+    return writers
+
+
+def _share(
+    view: GraphView, reads: list[int], writers: list[int], before: Precedence
+) -> dict[Port, Port]:
+    """Map each read to an earlier one of the same value and the same liveness."""
+    leaders: dict[object, list[int]] = {}
+    canonical: dict[Port, Port] = {}
+    for read in reads:
+        node = view.nodes[read]
+        # The same handle port and controls: one cannot be dead while the other lives.
+        group = leaders.setdefault((node.inputs[0], frozenset(node.controls)), [])
+        for leader in group:
+            if all(_not_between(leader, read, w, before) for w in writers):
+                canonical[Port(read, 0)] = Port(leader, 0)
+                break
+        else:
+            group.append(read)
+    return canonical
+
+
+def _not_between(first: int, second: int, writer: int, before: Precedence) -> bool:
+    reads = (first, second)
+    after_both = all(before.surely_before(read, writer) for read in reads)
+    before_both = all(before.surely_before(writer, read) for read in reads)
+    return after_both or before_both
+
+
+def _enters(view: GraphView, read: int) -> tuple[int, ...]:
+    """Return the loop-invariant Enter nodes between a read and its variable."""
+    enters: list[int] = []
+    source = view.nodes[view.nodes[read].inputs[0].node]
+    while source.op in ("Identity", *table.ENTER_OPS):
+        if source.op in table.ENTER_OPS:
+            if not attr_of(source.proto, "is_constant").b:
+                return ()
+            enters.append(source.index)
+        source = view.nodes[source.inputs[0].node]
+    return tuple(enters)
+
+
+def _may_move(
+    view: GraphView, read: int, writers: list[int], before: Precedence
+) -> bool:
+    """Return whether no write runs before the read, nor in one of its loops."""
+    loops = set(view.loops(read))
+    return all(
+        before.surely_before(read, writer) and loops.isdisjoint(view.loops(writer))
+        for writer in writers
+    )

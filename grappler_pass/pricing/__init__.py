@@ -1,1 +1,0 @@
-"""Estimated seconds of the nodes of a graph."""
