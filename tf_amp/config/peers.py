@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from grappler_pass.garbage import collection_allowed
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.message_codes import Code
 
@@ -46,7 +47,8 @@ class Peers(NamedTuple):
         import tensorflow as tf
 
         try:
-            return private.ask_workers(f"{_PREFIX}/{worker}/{what}", seconds)
+            with collection_allowed():
+                return private.ask_workers(f"{_PREFIX}/{worker}/{what}", seconds)
         except (tf.errors.OpError, AttributeError) as error:
             _say_unreachable(error)
             return None

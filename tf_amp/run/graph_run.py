@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from grappler_pass.garbage import collection_allowed
 from tf_amp import _tensorflow_private as private
 from tf_amp.errors import AmpError
 from tf_amp.run.graph_copy import FILL, STEP, Content, Sandbox, Values, filling_graph
@@ -193,11 +194,12 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
         _return_memory()
 
     thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
-    thread.start()
-    try:
-        thread.join(patience)
-    finally:
-        unwanted.set()
+    with collection_allowed():
+        thread.start()
+        try:
+            thread.join(patience)
+        finally:
+            unwanted.set()
     if errors:
         raise errors[0]
     if not results:
