@@ -55,7 +55,7 @@ _OF_CALLBACKS = (
 _OF_COMPARISONS = (
     Fault(
         "Of two instances that were compared the slower one is called.",
-        "tf_amp/compare/alternation.py",
+        "tf_amp/compare/own_steps.py",
         "return self.float32 if self.is_faster is False else self.mixed",
         "return self.float32 if self.is_faster is True else self.mixed",
         (

@@ -17,7 +17,7 @@ _TAKERS = {
     "variables._lock": "variables.states_here()",
     "plans._made._lock": "plans.known()",
     "private._installing": "private.install_when_imported(private.RUN_SESSION, id)",
-    "memory._file._lock": "memory.keep('graph', Verdict('graph', True, 2.0, 1.0, 0.0))",
+    "memory._file._lock": "memory.keep('g', KeptVerdict('g', True, 2.0, 1.0, 0.0))",
     "seen._lock": "seen._begin(_Graph(()), None)",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",
 }
@@ -29,8 +29,8 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         f"""
         import os, pathlib, signal, tempfile, threading
         from tf_amp import _tensorflow_private as private
-        from tf_amp.compare.verdicts import StepMemory, Verdict
-        from tf_amp.compare.alternation import StepComparison
+        from tf_amp.compare.verdicts import StepMemory, KeptVerdict
+        from tf_amp.compare.own_steps import StepComparison
         from tf_amp.rewriting.resumed_plans import Memory
         from tf_amp.tools.ranges.ranging import Statistics, _Graph
         from tf_amp.training.loss_scale import resumption, variables

@@ -38,7 +38,6 @@ from grappler_pass.graph.op_traits import keeps_state_in_kernel
 from grappler_pass.planning.draft import NodePrices, Outcome, Trial
 from tf_amp import _tensorflow_private as private
 from tf_amp.compare import call_sites
-from tf_amp.compare.alternation import Steps
 from tf_amp.compare.fingerprint import fingerprint_of
 from tf_amp.compare.kept_file import (
     Fields,
@@ -47,6 +46,7 @@ from tf_amp.compare.kept_file import (
     is_number,
     mapping_in,
 )
+from tf_amp.compare.own_steps import Steps
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.peers import is_joint, peers
@@ -77,13 +77,13 @@ class StepVerdicts(NamedTuple):
         others = peers()
         if others and not (others.is_chief and is_joint(trial.before)):
             return Outcome.UNKNOWN
-        fingerprint = fingerprint_of(trial)
-        known = self.memory.is_faster(fingerprint)
-        if known:
-            call_sites.accept()
-        if known is not None:
-            return Outcome.FASTER if known else Outcome.SLOWER
-        if trial.is_certain and not call_sites.is_late():
+        entry, fingerprint = call_sites.current(), fingerprint_of(trial)
+        is_faster = self.memory.is_faster(fingerprint)
+        if is_faster:
+            entry.accept()
+        if is_faster is not None:
+            return Outcome.FASTER if is_faster else Outcome.SLOWER
+        if trial.is_certain and not entry.is_late:
             return Outcome.UNKNOWN
         keeper = state_keeper(trial.before)
         if keeper is not None:
@@ -97,13 +97,13 @@ class StepVerdicts(NamedTuple):
             return Outcome.KERNEL_STATE
         if self.foresees:
             return Outcome.OPEN if trial.is_sure else Outcome.WITHHELD
-        if not trial.is_sure and call_sites.begin_in_float32(trial):
+        if not trial.is_sure and entry.begin_in_float32(trial):
             return Outcome.WITHHELD
-        keep = functools.partial(self._keep, trial, fingerprint, decided)
+        # Neither holds the trial, whose graphs are large.
+        keep = functools.partial(self._keep, trial.name, fingerprint, decided)
         learns = any(map(self._is_to_be_learned, trial.prices.values()))
-        learn = functools.partial(self._learn, trial) if learns else None
-        begun = call_sites.begin(trial, keep, learn)
-        return Outcome.OPEN if begun else Outcome.UNKNOWN
+        learn = functools.partial(self._learn, trial.prices) if learns else None
+        return Outcome.OPEN if entry.begin(trial, keep, learn) else Outcome.UNKNOWN
 
     def _is_to_be_learned(self, prices: NodePrices) -> bool:
         """Return whether steps may yet correct a price of a node."""
@@ -113,27 +113,28 @@ class StepVerdicts(NamedTuple):
 
     def _keep(
         self,
-        trial: Trial,
+        name: str,
         fingerprint: str,
         decided: Callable[[bool], None],
         is_faster: bool,
         steps: Steps,
     ) -> None:
         """Remember what steps have found; a failure may be this process' alone."""
-        compared, name = steps.compared, trial.name or "A graph"
+        compared = steps.compared
         kept = "16 bits are kept" if is_faster else "16 bits are not faster"
-        logging.info("%s compared: %s; %s", name, compared or "failed", kept)
+        what = name or "A graph"
+        logging.info("%s compared: %s; %s", what, compared or "failed", kept)
         self.memory.decide(fingerprint, is_faster)
         decided(is_faster)
         if compared is None:
             return
         seconds = compared.seconds_before, compared.seconds_after
-        verdict = Verdict(trial.name, is_faster, *seconds, time.time())
+        verdict = KeptVerdict(name, is_faster, *seconds, time.time())
         self.memory.keep(fingerprint, verdict)
 
-    def _learn(self, trial: Trial, steps: Steps) -> None:
+    def _learn(self, prices: Mapping[str, NodePrices], steps: Steps) -> None:
         """Remember what profiled calls tell of prices."""
-        for device_type, readings in readings_of(trial.prices, steps).items():
+        for device_type, readings in readings_of(prices, steps).items():
             self.memories.get(device_type, self.memory).learn(readings)
 
 
@@ -182,7 +183,7 @@ def state_keeper(graph_def: GraphDef) -> NodeDef | None:
     """Return a node of a graph, or of its functions, that cannot have two kernels."""
     graph_def = with_bodies(graph_def)
     bodies = (function.node_def for function in graph_def.library.function)
-    own = () if call_sites.shares_kernels() else graph_def.node
+    own = () if call_sites.current().shares_kernels else graph_def.node
     nodes = itertools.chain(own, *bodies)
     return next(filter(keeps_state_in_kernel, nodes), None)
 
@@ -193,7 +194,7 @@ _PART = "devices"
 _MOST_VERDICTS, _MOST_CELLS = 2000, 5000
 
 
-class Verdict(NamedTuple):
+class KeptVerdict(NamedTuple):
     """Whether a graph was faster in 16 bits.
 
     Attributes:
@@ -235,7 +236,7 @@ class StepMemory:
         """Remember in this process alone which graph is faster."""
         self._faster[fingerprint] = is_faster
 
-    def keep(self, fingerprint: str, verdict: Verdict) -> None:
+    def keep(self, fingerprint: str, verdict: KeptVerdict) -> None:
         """Remember a verdict."""
         self.decide(fingerprint, verdict.faster)
 
@@ -284,12 +285,12 @@ def _devices_in(fields: Fields) -> dict[str, Fields]:
     return {k: v for k, v in devices if is_line(k) and isinstance(v, dict)}
 
 
-def verdicts_in(fields: Fields) -> Mapping[str, Verdict]:
+def verdicts_in(fields: Fields) -> Mapping[str, KeptVerdict]:
     """Return the verdicts of one device by fingerprint."""
     found = {}
     for fingerprint, values in mapping_in(fields, "verdicts").items():
-        if isinstance(values, dict) and values.keys() == set(Verdict._fields):
-            verdict = Verdict(**values)
+        if isinstance(values, dict) and values.keys() == set(KeptVerdict._fields):
+            verdict = KeptVerdict(**values)
             numbers = (verdict.float32_seconds, verdict.low_seconds, verdict.when)
             is_said = type(verdict.faster) is bool and is_line(verdict.graph)
             if is_said and all(map(is_number, numbers)):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
     from grappler_pass.plugin import GrapplerItem
-    from tf_amp.compare.alternation import Steps
+    from tf_amp.compare.own_steps import Steps
     from tf_amp.config.amp_config import AmpConfig
 
 _STAMP = STAMP.encode()
@@ -151,12 +151,12 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
 def _rewritten(arrival: Arrival) -> GraphDef | None:
     from tf_amp.compare import call_sites
 
-    if call_sites.is_float32_instance():
+    if call_sites.current().is_float32:
         return None
     if _STAMP not in arrival.data and host.current().without_stamps() is None:
         return None
     graph_def = arrival.graph_def
-    instance = call_sites.is_late()
+    instance = call_sites.current().is_late
     visit = key_of_visit(graph_def, arrival.grappler_item.fetch, instance)
     if has_stayed_float32(visit) and not host.current().observers:
         return None
@@ -362,4 +362,4 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
                 host.current().plans.remove(plan)
 
     host.current().plans.append(plan)
-    call_sites.when_decided(decided)
+    call_sites.current().when_decided(decided)

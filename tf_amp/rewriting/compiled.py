@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
     """Return TensorFlow's maker of functions that rewrites what XLA compiles."""
+    from tf_amp.compare import call_sites
 
     @functools.wraps(make_function)
     def make_rewritten(
@@ -59,6 +60,8 @@ def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
         for each in without_xla:
             attrs = each.attributes_for(graph, attrs)
         function = make_function(name, graph, attrs, *args, **kwargs)
+        key = name if isinstance(name, bytes) else name.encode()
+        call_sites.forget_with(graph, key)
         for each in without_xla:
             each.know(function, graph, attrs)
         if private.is_compiled(attrs) and not bypass.leaves_graphs_alone():
@@ -95,7 +98,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     """
     from grappler_pass.functions.conversion import graph_from_function
     from tf_amp.compare import call_sites
-    from tf_amp.compare.alternation import FLOAT32, MIXED
+    from tf_amp.compare.own_steps import FLOAT32, MIXED
 
     definition, library = access.definition(), access.library()
     known = tuple(map(_known, graph.inputs))
@@ -106,7 +109,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     name, key = access.name, access.name.encode()
 
     def made_as(label: str, name: str) -> _Made | None:
-        with call_sites.made(key, label):
+        with call_sites.enter(key, label):
             changed = rewritten_bodies(graph_def, item, shapes, device_type)
         return _with_bodies(definition, graph_def, changed, name) if changed else None
 
@@ -114,7 +117,8 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     if rewritten is not None:
         _warn_of_gradients(graph.name, graph_def)
     others: dict[str, _Made | None] = {}
-    compared = call_sites.label_compared(key)
+    comparison = call_sites.function_site(key).comparison
+    compared = None if comparison is None else comparison.mixed
     if compared is not None and rewritten is not None:
         others[FLOAT32] = _Made(_named(definition, f"{name}__float32"))
     if compared not in (None, MIXED):
@@ -128,8 +132,9 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     access.replace(_reaching(own, (made.name for made in instances.values())))
     for like, function in added:
         access.add(function, like)
-    names_by_label = {label: m.name.encode() for label, m in instances.items()}
-    call_sites.keep_compiled(graph, key, names_by_label)
+    call_sites.function_site(key).instances = {
+        label: made.name.encode() for label, made in instances.items()
+    }
 
 
 def _warn_of_gradients(name: str, graph_def: GraphDef) -> None:
@@ -275,7 +280,7 @@ def called_in_turn(arrival: Arrival) -> GraphDef | None:
     """
     from tf_amp.compare import call_sites
 
-    in_doubt = [n for n in call_sites.compiled_in_doubt() if n in arrival.data]
+    in_doubt = [n for n in call_sites.undecided_compiled() if n in arrival.data]
     if not in_doubt:
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -293,10 +298,11 @@ def called_in_turn(arrival: Arrival) -> GraphDef | None:
     called = {name for node in graph_def.node for name in called_by(node, library)}
     compared = [name for name in in_doubt if name.decode() in called]
     has_instances = bool(compared) and verdicts.state_keeper(graph_def) is None
+    entry = call_sites.current()
     others = {
         name.decode(): other.decode()
         for name in compared
-        if (other := call_sites.called_instance(name, has_instances)) != name
+        if (other := entry.instance_of(name, has_instances=has_instances)) != name
     }
     if not others:
         return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite, Settings
-    from tf_amp.compare.alternation import Comparison
+    from tf_amp.compare.alternation import Verdict
 
 # One for each file, of whatever graph and settings.
 _numbers = itertools.count(1)
@@ -52,7 +52,7 @@ def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) ->
 
 
 def dump_steps(
-    folder: pathlib.Path, name: str, is_faster: bool, compared: Comparison
+    folder: pathlib.Path, name: str, is_faster: bool, compared: Verdict
 ) -> None:
     """Write how steps that ran both ways have decided on a graph's plan."""
     fields = {

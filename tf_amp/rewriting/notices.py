@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.planning.plan import Plan
-    from tf_amp.compare.alternation import Comparison
-    from tf_amp.compare.call_sites import CallCount
+    from tf_amp.compare.alternation import Verdict
+    from tf_amp.compare.call_sites import CallSite
     from tf_amp.config.amp_config import AmpConfig
 
 # A job that takes less ends without a summary.
@@ -50,7 +50,7 @@ _NAMED = 3
 _NAMES = "`tf-amp explain SCRIPT --top 0` lists the names"
 _REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
-# Behind those of `alternation.CALLS_IN_FLOAT32`.
+# Behind those of `own_steps.CALLS_IN_FLOAT32`.
 _FIRST_COMPARED = "21st"
 _TOO_FEW = "too few to show whether 16 bits are faster"
 _ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
@@ -71,12 +71,12 @@ class _Graph:
     """
 
     plan: Plan
-    calls: CallCount
+    calls: CallSite
     why: str
     dtype: str = "float32"
     has_waited: bool = False
     is_faster: bool | None = None
-    compared: Comparison | None = None
+    compared: Verdict | None = None
 
     @property
     def is_undecided(self) -> bool:
@@ -101,7 +101,7 @@ class Job:
         # By what counts the calls, so that another plan takes the place of the first.
         self._graphs: dict[int, _Graph] = {}
         # Calls of what was said to be decided by its steps.
-        self._promised: CallCount | None = None
+        self._promised: CallSite | None = None
         # Whether an operation was seen that an exclusion matches.
         self._exclusions: dict[str, bool] = {}
         self._lock = renewed_lock()
@@ -122,9 +122,10 @@ class Job:
         """
         from tf_amp.compare import call_sites
 
-        calls = call_sites.count_calls()
+        entry = call_sites.current()
+        calls = entry.site or call_sites.CallSite()
         with self._lock:
-            has_waited = call_sites.is_late()
+            has_waited = entry.is_late
             if why and id(calls) in self._graphs and not has_waited:
                 # A part of the same call, or the plan after one that has lost.
                 return
@@ -136,7 +137,7 @@ class Job:
                 del self._graphs[min(counts, key=counts.__getitem__)]
 
     def note(
-        self, plan: Plan, is_faster: bool, compared: Comparison | None
+        self, plan: Plan, is_faster: bool, compared: Verdict | None
     ) -> _Graph | None:
         """Keep how steps have decided on a plan, and return what is known of it."""
         for graph in tuple(self._graphs.values()):
@@ -269,7 +270,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         _job().add(plan, why, promises=is_said and _is_in_doubt(plan))
         return
     # What has waited was said to be compared; the verdict is to follow.
-    if not call_sites.is_late() and taking_part.is_news(Code.REWRITTEN):
+    if not call_sites.current().is_late and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
         _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
     if _is_slower(plan) and taking_part.is_news(Code.SLOWER):
@@ -310,7 +311,7 @@ def announce_wrong_kernels(plan: Plan, config: AmpConfig) -> None:
 
 
 def announce_steps(
-    plan: Plan, config: AmpConfig, is_faster: bool, compared: Comparison | None
+    plan: Plan, config: AmpConfig, is_faster: bool, compared: Verdict | None
 ) -> None:
     """Say once how steps that ran both ways have decided on a plan."""
     if not config.verbose:
@@ -328,7 +329,7 @@ def announce_steps(
     _print(Code.COMPARED, f"{_name(plan)}: {_measured(is_faster, compared)}; {outcome}")
 
 
-def _measured(is_faster: bool, compared: Comparison) -> str:
+def _measured(is_faster: bool, compared: Verdict) -> str:
     """Say how fast 16 bits were in the steps that were compared."""
     speed = (
         f"{compared.ratio:.2f} times as fast as float32 in "

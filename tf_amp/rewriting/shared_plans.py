@@ -63,9 +63,9 @@ class SharedPlans:
         low = resumed_plans.low_from(PlanRecord(**plan), order)
         if is_open:
             agreement = AgreementOfWorkers(self._peers, key)
-            call_sites.share(agreement, in_float32=not any(low))
+            call_sites.current().share(agreement, in_float32=not any(low))
         elif any(low):
-            call_sites.accept()
+            call_sites.current().accept()
         return low
 
     def keep(self, draft: Draft) -> None:
@@ -80,7 +80,7 @@ class SharedPlans:
             # What was in doubt is sent again once it is decided.
             self._peers.tell(key, json.dumps(message), anew=not draft.is_open)
             if draft.is_open:
-                call_sites.share(AgreementOfWorkers(self._peers, key))
+                call_sites.current().share(AgreementOfWorkers(self._peers, key))
         elif draft.recalled is None:
             self._compare(key, record)
 
@@ -105,7 +105,7 @@ def memory_for(own: PlanMemory) -> PlanMemory:
 def _key_and_order(draft: Draft) -> tuple[str, list[int]]:
     """Return what the plan of a graph is known by, and its slots in their order."""
     key, order = resumed_plans.key_and_order(draft)
-    return f"{key} late" if call_sites.is_late() else key, order
+    return f"{key} late" if call_sites.current().is_late else key, order
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,5 +12,7 @@ from tf_amp.compare import call_sites
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Steps that begin in this process."""
     steps = Steps()
-    monkeypatch.setattr(call_sites, "begin", steps.begin)
+    monkeypatch.setattr(
+        call_sites.Entry, "begin", lambda entry, *args: steps.begin(*args)
+    )
     return steps

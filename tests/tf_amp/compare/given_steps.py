@@ -9,11 +9,11 @@ import tensorflow as tf
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
-from tf_amp.compare import alternation
-from tf_amp.compare.alternation import Comparison
+from tf_amp.compare import own_steps
+from tf_amp.compare.alternation import Verdict
 
-FASTER = Comparison(((2.0, 1.0),) * 20)
-SLOWER = Comparison(((1.0, 2.0),) * 20)
+FASTER = Verdict(((2.0, 1.0),) * 20)
+SLOWER = Verdict(((1.0, 2.0),) * 20)
 
 
 @dataclasses.dataclass
@@ -21,22 +21,22 @@ class Steps:
     """Stands in for steps of a program, whose times are given."""
 
     begun: int = 0
-    waiting: list[alternation.Decided] = dataclasses.field(default_factory=list)
+    waiting: list[own_steps.Decided] = dataclasses.field(default_factory=list)
 
     def begin(
         self,
         trial: Trial,
-        decided: alternation.Decided,
-        learn: alternation.Profiled | None,
+        decided: own_steps.Decided,
+        learn: own_steps.Profiled | None,
     ) -> bool:
         """Begin a comparison."""
         self.begun += 1
         self.waiting.append(decided)
         return True
 
-    def end(self, compared: Comparison | None) -> None:
+    def end(self, compared: Verdict | None) -> None:
         """End the comparison that has begun last."""
-        found = alternation.Steps(compared)
+        found = own_steps.Steps(compared)
         self.waiting.pop()(compared is FASTER, found)
 
 

@@ -14,9 +14,9 @@ import pytest
 from tests.forking import Child, run_forked
 from tf_amp.checking.known import Outcomes
 from tf_amp.compare.kept_file import KeptFile, is_number
-from tf_amp.compare.verdicts import FILE, StepMemory, Verdict
+from tf_amp.compare.verdicts import FILE, KeptVerdict, StepMemory
 
-VERDICT = Verdict("step", True, 2.0, 1.0, 1e9)
+VERDICT = KeptVerdict("step", True, 2.0, 1.0, 1e9)
 # A process that finds out something of each kind; root may write where others may not.
 FINDS = """
 import os, pathlib, sys
@@ -24,11 +24,11 @@ if os.geteuid() == 0 and {as_other}:
     os.setegid(65534)
     os.seteuid(65534)
 from tf_amp.checking.known import Outcomes
-from tf_amp.compare.verdicts import FILE, StepMemory, Verdict
+from tf_amp.compare.verdicts import FILE, StepMemory, KeptVerdict
 folder = pathlib.Path({folder!r})
 for number in range(3):
     memory = StepMemory("this CPU", folder / FILE)
-    memory.keep(f"{name}{{number}}", Verdict("step", True, 2.0, 1.0, 1e9))
+    memory.keep(f"{name}{{number}}", KeptVerdict("step", True, 2.0, 1.0, 1e9))
     memory.learn({{"cell": [0.1]}})
     Outcomes("here", folder / "kernels" / "here.json").add({{f"{name}{{number}}": ""}})
 print(memory.is_faster("{name}2"))

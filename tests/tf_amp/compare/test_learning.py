@@ -15,7 +15,7 @@ from grappler_pass.planning.draft import NodePrices
 from tests.forking import run_forked_command
 from tests.tf_amp.compare.test_step_comparison import run
 from tf_amp._tensorflow_private.profiles import profiled, seconds_in_space
-from tf_amp.compare.alternation import Steps
+from tf_amp.compare.own_steps import Steps
 from tf_amp.compare.verdicts import readings_of
 
 PRICES = {

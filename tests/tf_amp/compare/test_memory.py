@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
-from tf_amp.compare.verdicts import FILE, StepMemory, Verdict
+from tf_amp.compare.verdicts import FILE, KeptVerdict, StepMemory
 
-VERDICT = Verdict("step", True, 2.0, 1.0, 1e9)
+VERDICT = KeptVerdict("step", True, 2.0, 1.0, 1e9)
 CELL = "matmul 256x256x256 bfloat16 (cpu-generic)"
 
 

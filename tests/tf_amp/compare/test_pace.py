@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tf_amp.compare import alternation
-from tf_amp.compare.alternation import FLOAT32, MIXED, Pace, StepComparison
+from tf_amp.compare import own_steps
+from tf_amp.compare.alternation import Pace
+from tf_amp.compare.own_steps import FLOAT32, MIXED, StepComparison
 
 # Of float32's speed, and of how many calls in a row.
 LEAST_SPEED, CALLS = 0.95, 20
@@ -80,8 +81,8 @@ def run(
     seconds = {comparison.float32: FLOAT32_SECONDS}
     seconds[comparison.mixed] = FLOAT32_SECONDS / ratio
     job = Job(comparison, seconds)
-    monkeypatch.setattr(alternation.time, "perf_counter", job.clock)
-    monkeypatch.setattr(alternation, "profiled", job.profiled)
+    monkeypatch.setattr(own_steps.time, "perf_counter", job.clock)
+    monkeypatch.setattr(own_steps, "profiled", job.profiled)
     for _ in range(calls):
         job.step()
     return job
@@ -98,7 +99,7 @@ def test_the_loser_is_called_twenty_times_at_most(
     assert comparison.is_faster is (ratio > 1.02)
     in_16_bits = [each for each in job.calls if each.label == comparison.mixed]
     if comparison.is_faster:
-        before = alternation.CALLS_IN_FLOAT32 if is_late else 0
+        before = own_steps.CALLS_IN_FLOAT32 if is_late else 0
         assert len(job.calls) - len(in_16_bits) - before <= CALLS
     else:
         assert len(in_16_bits) <= CALLS

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from tests.forking import run_tuned
-from tf_amp.compare.alternation import FLOAT32, StepComparison, Steps
+from tf_amp.compare.own_steps import FLOAT32, StepComparison, Steps
 
 # Predictions promise a gain that is in doubt; which instance is slow is injected: the
 # constant `delay` of one instance says how long a function in its graph sleeps.
@@ -41,7 +41,8 @@ rewrite = rewriter.rewrite_graph
 
 def slowing(data, item):
     rewritten = rewrite(data, item)
-    is_float32 = call_sites.is_float32_instance() or call_sites.is_waiting()
+    entry = call_sites.current()
+    is_float32 = entry.is_float32 or entry.is_waiting
     label = "float32" if is_float32 else ""
     if label != slow:
         return rewritten
@@ -69,18 +70,18 @@ def step(x):
 
 def labels_of(calls, function=step, data=A):
     labels = []
-    called = call_sites._called
+    called = call_sites.call_as
 
     def noting(name, label, *args):
         labels.append(label)
         return called(name, label, *args)
 
-    call_sites._called = noting
+    call_sites.call_as = noting
     try:
         for _ in range(calls):
             function(tf.constant(data))
     finally:
-        call_sites._called = called
+        call_sites.call_as = called
     return labels
 """
 
@@ -270,7 +271,7 @@ def under_a_tape():
 
 plain = np.array({path})
 tf_amp.enable(dtype="bfloat16")
-compared, called = set(), call_sites._called
+compared, called = set(), call_sites.call_as
 
 def noting(callee, label, *args):
     if label:
@@ -278,7 +279,7 @@ def noting(callee, label, *args):
         compared.add(" ".join(words).removeprefix("inference_"))
     return called(callee, label, *args)
 
-call_sites._called = noting
+call_sites.call_as = noting
 found = np.array({path})
 print(np.abs(found - plain).max() < 0.01 * np.abs(plain).max())
 print(", ".join(sorted(compared)))

@@ -21,17 +21,17 @@ def graph_of(noise=lambda: 0.0):
     return x, (((y @ A) @ A) @ A) @ A, steps.assign_add(1.0), noise()
 
 def labels_of(calls, run):
-    labels, called = [], call_sites._called
+    labels, called = [], call_sites.call_as
 
     def noting(callee, label, *args):
         labels.append(label)
         return called(callee, label, *args)
 
-    call_sites._called = noting
+    call_sites.call_as = noting
     try:
         results = [run() for _ in range(calls)]
     finally:
-        call_sites._called = called
+        call_sites.call_as = called
     return labels, results
 """
 
@@ -140,10 +140,10 @@ def test_partial_runs_callables_and_other_threads_go_on(tmp_path: pathlib.Path) 
         f"""
 {GRAPH}
 import concurrent.futures
-from tf_amp.compare import alternation
+from tf_amp.compare import own_steps
 
 # A GPU is awaited in eager mode alone; a Session has waited.
-alternation._has_other_devices = lambda: True
+own_steps._has_other_devices = lambda: True
 with tf.Graph().as_default():
     x, y, step, _ = graph_of()
     with v1.Session() as session:

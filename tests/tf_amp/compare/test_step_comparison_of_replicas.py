@@ -84,7 +84,7 @@ CostModel.price = believed
 
 # Who has been told nothing by the chief goes on with the plan that was begun with.
 from tf_amp.config import peers
-from tf_amp.compare.alternation import StepComparison, Steps
+from tf_amp.compare.own_steps import StepComparison, Steps
 from tf_amp.rewriting import shared_plans
 shared_plans._VERDICT_SECONDS = 0.2
 if task == 0:
@@ -98,10 +98,10 @@ step = step_of(320)
 tell("silent", labels_of(90, step, data))
 
 # Instances exchange the same: workers that do not agree do not wait for each other.
-for callee in call_sites._of_functions.values():
-    if callee.comparison is not None:
-        callee.comparison = StepComparison()
-        callee.comparison.decide(task == 0, Steps())
+for site in call_sites.all_sites():
+    if site.comparison is not None:
+        site.comparison = StepComparison()
+        site.comparison.decide(task == 0, Steps())
 print(set(labels_of(3, lost, np.ones([384, 384], np.float32))), flush=True)
 """
 

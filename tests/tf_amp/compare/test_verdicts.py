@@ -16,7 +16,7 @@ from tests.tf_amp.compare.given_steps import (
     product,
     trial_of,
 )
-from tf_amp.compare.alternation import Comparison
+from tf_amp.compare.alternation import Verdict
 from tf_amp.compare.verdicts import FILE, StepMemory, StepVerdicts
 
 
@@ -34,7 +34,7 @@ def outcome(trial: Trial, folder: pathlib.Path) -> Outcome:
 
 @pytest.mark.parametrize("compared", [FASTER, SLOWER])
 def test_a_verdict_outlives_the_process(
-    compared: Comparison, trial: Trial, tmp_path: pathlib.Path, steps: Steps
+    compared: Verdict, trial: Trial, tmp_path: pathlib.Path, steps: Steps
 ) -> None:
     assert outcome(trial, tmp_path) is Outcome.OPEN
     steps.end(compared)

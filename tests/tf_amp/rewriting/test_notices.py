@@ -9,8 +9,8 @@ import pytest
 
 from tests.forking import run_forked
 from tests.tf_amp.compare.test_step_comparison import PRELUDE
-from tf_amp.compare import alternation
-from tf_amp.compare.alternation import Comparison
+from tf_amp.compare import own_steps
+from tf_amp.compare.alternation import Verdict
 from tf_amp.rewriting import notices
 
 TRAINING = """
@@ -385,7 +385,7 @@ def test_a_close_call_has_one_line_and_then_its_verdict(
 
 
 def test_the_first_compared_call_is_named_as_it_is() -> None:
-    assert alternation.CALLS_IN_FLOAT32 == 20
+    assert own_steps.CALLS_IN_FLOAT32 == 20
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_long_job_without_a_verdict_says_so(tmp_path: pathlib.Path) -> None:
 def test_what_is_within_noise_is_not_called_faster_or_slower(
     seconds: float, is_faster: bool, text: str
 ) -> None:
-    compared = Comparison(((seconds, 1.0),) * 12)
+    compared = Verdict(((seconds, 1.0),) * 12)
     assert notices._measured(is_faster, compared).startswith(text)
 
 

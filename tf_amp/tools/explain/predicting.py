@@ -22,7 +22,7 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning.decisions import UnaskedSteps, trial_from_draft
 from grappler_pass.planning.draft import Draft, Settings, Trial
 from grappler_pass.rewriting.apply import CAST_STEM
-from tf_amp.compare.alternation import Comparison
+from tf_amp.compare.alternation import Verdict
 from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.run.graph_copy import (
@@ -173,7 +173,7 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
             )
 
 
-def _compared(trial: Trial, seconds: float) -> Comparison:
+def _compared(trial: Trial, seconds: float) -> Verdict:
     end = time.perf_counter() + seconds
     pairs: list[tuple[float, float]] = []
     with opened(sandboxes_of(trial), _left(end)) as steps:
@@ -182,7 +182,7 @@ def _compared(trial: Trial, seconds: float) -> Comparison:
                 pairs.append(pair)
     if len(pairs) < _FEWEST_PAIRS:
         raise NotRunnableError("its steps take longer than there is time")
-    return Comparison(tuple(pairs))
+    return Verdict(tuple(pairs))
 
 
 def _left(end: float) -> float:

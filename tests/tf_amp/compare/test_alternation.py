@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from tf_amp.compare.alternation import FEWEST_PAIRS, MOST_PAIRS, Comparison
+from tf_amp.compare.alternation import FEWEST_PAIRS, MOST_PAIRS, Verdict
 
 
-def _comparison(ratios: list[float]) -> Comparison:
-    return Comparison(tuple((0.1 * ratio, 0.1) for ratio in ratios))
+def _comparison(ratios: list[float]) -> Verdict:
+    return Verdict(tuple((0.1 * ratio, 0.1) for ratio in ratios))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def _decided(gain: float, noise: float, random: np.random.Generator) -> bool:
         return math.exp(random.normal(0.0, noise) + tail)
 
     pairs: list[tuple[float, float]] = []
-    while (verdict := Comparison(tuple(pairs)).is_faster) is None:
+    while (verdict := Verdict(tuple(pairs)).is_faster) is None:
         pairs.append((math.exp(gain) * disturbance(), disturbance()))
     return verdict
 
