@@ -21,7 +21,8 @@ from grappler_pass.costs import DeviceProfile
 from grappler_pass.costs.grid import monotone
 from grappler_pass.costs.op_classes import COLD
 from tf_amp.calibrate.profile import call_seconds
-from tf_amp.calibrate.rounds import Chain, TimingGraph, elapsed, timing_graph
+from tf_amp.calibrate.rounds import CPU, Chain, timing_run
+from tf_amp.run.graph_run import GraphRun, elapsed
 
 _FOLDER = Path("grappler_pass/costs/profiles")
 _AXES = {"rows": [256, 4096], "columns": [16, 64, 256]}
@@ -32,11 +33,10 @@ _CACHE_ELEMENTS = 1 << 24
 _LENGTH = 2
 
 
-def chain_of_gathers(
-    graph: TimingGraph, table: Any, sets: Sequence[Sequence[Any]]
-) -> Chain:
+def chain_of_gathers(run: GraphRun, table: Any, sets: Sequence[Sequence[Any]]) -> Chain:
     """Return look-ups of rows."""
-    return graph.chain(
+    return Chain(
+        run,
         lambda inputs: tf.raw_ops.GatherV2(params=table, indices=inputs[0], axis=0).op,
         sets,
         _LENGTH,
@@ -44,11 +44,12 @@ def chain_of_gathers(
 
 
 def chain_of_scatters(
-    graph: TimingGraph, table: Any, sets: Sequence[Sequence[Any]]
+    run: GraphRun, table: Any, sets: Sequence[Sequence[Any]]
 ) -> Chain:
     """Return updates of rows in place."""
     handle = table.op.inputs[0]
-    return graph.chain(
+    return Chain(
+        run,
         lambda inputs: tf.raw_ops.ResourceScatterSub(
             resource=handle, indices=inputs[0], updates=inputs[1]
         ),
@@ -72,15 +73,16 @@ def measured(
     random = np.random.default_rng(7)
     for rows, columns in product(*_AXES.values()):
         count = _TABLE_ELEMENTS // columns
-        with timing_graph("/CPU:0") as graph:
-            (table,) = graph.hold([np.full((count, columns), 0.7, kind)])
-            updates = np.full((rows, columns), 0.7, kind)
+        run = timing_run()
+        table = run.hold(np.full((count, columns), 0.7, kind), CPU)
+        updates = np.full((rows, columns), 0.7, kind)
+        with run.graph.as_default(), run.graph.device(CPU):
             sets = [
-                graph.constants([random.integers(count, size=rows), updates])
+                [tf.constant(random.integers(count, size=rows)), tf.constant(updates)]
                 for _ in range(_LENGTH)
             ]
-            chain = make_chain(graph, table, sets)
-            graph.fill()
+        chain = make_chain(run, table, sets)
+        with run:
             ops = [_elapsed_cold(chain.run) for _ in range(rounds)]
             nothing = [_elapsed_cold(chain.base) for _ in range(rounds)]
         yield (median(ops) - median(nothing)) / _LENGTH

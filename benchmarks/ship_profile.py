@@ -19,9 +19,8 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
 from tf_amp.calibrate import Sizes, measure_into
-from tf_amp.calibrate.cases import points_of
+from tf_amp.calibrate.cases import all_cases, points_of
 from tf_amp.calibrate.profile import (
-    all_cases,
     call_seconds,
     classes_from,
     roofline_from,

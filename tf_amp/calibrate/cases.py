@@ -1,19 +1,10 @@
-"""One op class to measure, its points, and how densely they lie.
-
-Matrix products, convolutions, and what a fused product does besides.
-
-Elementwise ops, broadcasts and casts.
-
-Ops along rows and columns: softmax, normalization, look-ups, reductions.
-
-Data movement and pooling.
-"""
+"""The classes of ops that a CPU is measured by: ops and inputs at points of axes."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -25,7 +16,10 @@ from grappler_pass.costs.calls import CACHED_BYTES, DTYPE_BYTES
 from grappler_pass.graph.type_slots import op_def_of
 
 Point = tuple[int, ...]
-Shapes = tuple[tuple[int, ...], ...]
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+Axes = Mapping[str, Sequence[int]]
+# Makes an op of its inputs, at a point, which is named.
 Build = Callable[..., Any]
 
 # Elements that all tensors of one call may have together: 192 MiB in float32.
@@ -49,7 +43,7 @@ class Case:
     """
 
     op_class: str
-    axes: Mapping[str, Sequence[int]]
+    axes: Axes
     shapes: Callable[[Point], Shapes]
     build: Build
     flops: Callable[[Point], float] = lambda point: 0.0
@@ -62,40 +56,9 @@ class Case:
         return elements <= _MOST_ELEMENTS and self.flops(point) <= _MOST_FLOPS
 
 
-def raw_op(
-    op: str,
-    at: Callable[[Point], Mapping[str, Any]] = lambda point: {},
-    /,
-    **fixed: Any,
-) -> Build:
-    """Return what makes an op of tensors, which are its inputs in their order.
-
-    Args:
-        op: its name.
-        at: further inputs and attributes by name, which depend on the point.
-        **fixed: those that do not.
-    """
-    make, definition = getattr(tf.raw_ops, op), op_def_of(op)
-    names = [arg.name for arg in definition.input_arg] if definition else []
-
-    def build(*tensors: Any, point: Point) -> Any:
-        named = {**fixed, **at(point)}
-        free = (name for name in names if name not in named)
-        made = make(**dict(zip(free, tensors, strict=False)), **named)
-        return made[0] if isinstance(made, tuple) else made
-
-    return build
-
-
 def points_of(case: Case) -> list[Point]:
     """Return the points of ``case`` that are small enough to be measured."""
     return [point for point in product(*case.axes.values()) if case.fits(point)]
-
-
-def matrix_of(point: Point) -> tuple[int, ...]:
-    """Lay elements out as a matrix, as most activations are."""
-    columns = min(256, max(point[0] // 8, 1))
-    return (point[0] // columns, columns)
 
 
 @dataclass(frozen=True)
@@ -124,68 +87,191 @@ COARSE = Sizes(
 )
 
 
-Axes = Mapping[str, Sequence[int]]
+def all_cases(sizes: Sizes) -> tuple[Case, ...]:
+    """Return every class to measure, the most decisive first."""
+    matrix = dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix)
+    batched = {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)}
+    pixels = {"pixels": sizes.pixels[:4], "channels": sizes.channels}
+    return (
+        *_products("matmul", matrix, "MatMul", ("transpose_a", "transpose_b")),
+        *_casts(sizes),
+        *_arithmetic(sizes),
+        *_convolutions(
+            "conv", "Conv2D", op_classes.CONV_KERNELS, _conv_axes(sizes), flops=2.0
+        ),
+        *_by_rows(sizes),
+        *_reductions(sizes),
+        *_products("batch_matmul", batched, "BatchMatMulV2", ("adj_x", "adj_y")),
+        # Strided gradients are far slower in 16 bits than their flops tell.
+        *_convolutions(
+            "depthwise",
+            "DepthwiseConv2dNative",
+            op_classes.DEPTHWISE_KERNELS,
+            lambda area: pixels,
+            flops=200.0,
+        ),
+        *_fused(sizes),
+        *_movement(sizes),
+        *_pooling(sizes),
+    )
+
+
+def raw_op(
+    op: str,
+    at: Callable[[Point], Mapping[str, Any]] = lambda point: {},
+    /,
+    **fixed: Any,
+) -> Build:
+    """Return what makes an op of tensors, which are its inputs in their order.
+
+    Args:
+        op: its name.
+        at: further inputs and attributes by name, which depend on the point.
+        **fixed: those that do not.
+    """
+    make, definition = getattr(tf.raw_ops, op), op_def_of(op)
+    names = [arg.name for arg in definition.input_arg] if definition else []
+
+    def build(*tensors: Any, point: Point) -> Any:
+        named = {**fixed, **at(point)}
+        free = (name for name in names if name not in named)
+        made = make(**dict(zip(free, tensors, strict=False)), **named)
+        return made[0] if isinstance(made, tuple) else made
+
+    return build
+
+
+def _matrix(point: Point) -> Shape:
+    """Lay elements out as a matrix, as most activations are."""
+    columns = min(256, max(point[0] // 8, 1))
+    return (point[0] // columns, columns)
+
+
+def _heads(point: Point) -> Shape:
+    """Split elements into [batch, positions, 8 heads, 32 features]."""
+    positions = min(point[0] >> 8, 64)
+    return (point[0] // (positions * 256), positions, 8, 32)
+
+
+# Shapes of an input at a point whose first axis are its elements.
+_LAYOUTS: Mapping[str, Callable[[Point], Shape]] = {
+    "matrix": _matrix,
+    "row": lambda point: _matrix(point)[1:],
+    "column": lambda point: (_matrix(point)[0], 1),
+    "scalar": lambda point: (),
+    "one row": lambda point: (1, _matrix(point)[1]),
+    "half": lambda point: (_matrix(point)[0], _matrix(point)[1] // 2),
+    "double": lambda point: (_matrix(point)[0], 2 * _matrix(point)[1]),
+    "heads": _heads,
+    # A fused product's own are small: what is measured is the rest of it.
+    "left": lambda point: (_matrix(point)[0], 16),
+    "right": lambda point: (16, _matrix(point)[1]),
+}
+
+
+def _laid_out(*layouts: str) -> Callable[[Point], Shapes]:
+    """Return what gives inputs of such layouts their shapes."""
+    makers = [_LAYOUTS[name] for name in layouts]
+    return lambda point: tuple(make(point) for make in makers)
+
 
 # Suffix of the class of a product, and which of its operands is transposed.
-_LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
+_TRANSPOSED = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
 
 
-def matmuls(sizes: Sizes) -> list[Case]:
-    """Measure products by all three dimensions, in each layout."""
-    axes = dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix)
-    return _layouts("matmul", axes, "MatMul", ("transpose_a", "transpose_b"))
+def _products(op_class: str, axes: Axes, op: str, flags: Sequence[str]) -> list[Case]:
+    """Measure products by all dimensions, in each layout."""
 
+    def operands(layout: tuple[bool, bool], point: Point) -> Shapes:
+        *batch, m, k, n = point
+        left = (k, m) if layout[0] else (m, k)
+        right = (n, k) if layout[1] else (k, n)
+        return (*batch, *left), (*batch, *right)
 
-def batch_matmuls(sizes: Sizes) -> list[Case]:
-    """Measure products of a batch of matrices, in each layout."""
-    axes = {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)}
-    return _layouts("batch_matmul", axes, "BatchMatMulV2", ("adj_x", "adj_y"))
-
-
-def _layouts(op_class: str, axes: Axes, op: str, flags: Sequence[str]) -> list[Case]:
     return [
         Case(
             f"{op_class}{suffix}",
             axes,
-            functools.partial(_operands, layout),
+            functools.partial(operands, layout),
             raw_op(op, **dict(zip(flags, layout, strict=True))),
             flops=lambda point: 2.0 * math.prod(point),
         )
-        for suffix, layout in _LAYOUTS.items()
+        for suffix, layout in _TRANSPOSED.items()
     ]
 
 
-def _operands(layout: tuple[bool, bool], point: Point) -> Shapes:
-    *batch, m, k, n = point
-    left = (k, m) if layout[0] else (m, k)
-    right = (n, k) if layout[1] else (k, n)
-    return (*batch, *left), (*batch, *right)
+def _casts(sizes: Sizes) -> list[Case]:
+    """Measure casts; the pair of dtypes stands where others have one."""
+    ends = [(a, b) for low in ("bfloat16", "float16") for a, b in _both_ways(low)]
+    return [
+        Case(
+            "Cast",
+            {"elements": sizes.elements},
+            _laid_out("matrix"),
+            raw_op("Cast", DstT=target),
+            label=f"{source}>{target}",
+        )
+        for source, target in ends
+    ]
+
+
+def _both_ways(low: str) -> tuple[tuple[str, str], ...]:
+    return ("float32", low), (low, "float32")
+
+
+# In the order of what they decide: the first three are measured first.
+_FIRST = ("AddV2", "Mul", "RealDiv")
+_UNARY = (
+    "Relu Tanh Sigmoid Neg Square Exp Erf Sqrt Rsqrt Log Reciprocal LeakyRelu Elu "
+    "Softplus Softsign IsFinite Relu6 Erfc Floor Selu Log1p Expm1 Sin L2Loss"
+).split()
+_BINARY = (
+    "ReluGrad TanhGrad SigmoidGrad Greater RsqrtGrad EluGrad "
+    "SoftplusGrad Pow SquaredDifference SeluGrad SoftsignGrad SqrtGrad"
+).split()
+
+
+def _arithmetic(sizes: Sizes) -> Iterator[Case]:
+    """Measure ops of one or two equal operands, broadcasts and random numbers."""
+    axes, two = {"elements": sizes.elements}, ("matrix", "matrix")
+    for names, layouts in ((_FIRST, two), (_UNARY, two[:1]), (_BINARY, two)):
+        for name in names:
+            yield Case(name, axes, _laid_out(*layouts), raw_op(name))
+    for name in sorted(op_classes.BROADCAST_CLASSES):
+        for kind in op_classes.BROADCASTS:
+            shapes = _laid_out("matrix", kind)
+            yield Case(f"{name}.{kind}", axes, shapes, raw_op(name))
+    condition = raw_op(
+        "SelectV2", lambda point: {"condition": tf.ones(_matrix(point), tf.bool)}
+    )
+    yield Case("SelectV2", axes, _laid_out(*two), condition)
+    yield Case(
+        "RandomUniform",
+        {"elements": tuple(size for size in sizes.elements if size < 1 << 20)},
+        lambda point: ((1,),),
+        lambda value, point: tf.raw_ops.RandomUniform(
+            shape=_matrix(point), dtype=value.dtype
+        ),
+        # Slow for its size: shorter chains.
+        flops=lambda point: 300.0 * point[0],
+    )
 
 
 # Batch and side of the images that make up so many pixels of a convolution's result.
 _IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
 
 
-def convolutions(sizes: Sizes) -> list[Case]:
-    """Measure both gradients too, by pixels of the result and channels."""
+def _conv_axes(sizes: Sizes) -> Callable[[int], Axes]:
+    """Return what gives the axes of convolutions by the area of their kernels."""
 
     def axes(area: int) -> Axes:
         channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
         return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
 
-    kernels = op_classes.CONV_KERNELS
-    return _by_kernels("conv", "Conv2D", kernels, axes, flops=2.0)
+    return axes
 
 
-def depthwise(sizes: Sizes) -> list[Case]:
-    """Measure depthwise convolutions and both gradients."""
-    axes = {"pixels": sizes.pixels[:4], "channels": sizes.channels}
-    op, kernels = "DepthwiseConv2dNative", op_classes.DEPTHWISE_KERNELS
-    # Strided gradients are far slower in 16 bits than their flops tell.
-    return _by_kernels("depthwise", op, kernels, lambda area: axes, flops=200.0)
-
-
-def _by_kernels(
+def _convolutions(
     op_class: str,
     op: str,
     kernels: Mapping[int, Sequence[int]],
@@ -193,13 +279,16 @@ def _by_kernels(
     *,
     flops: float,
 ) -> list[Case]:
-    """Measure an op and both gradients with kernels, by area and by strides."""
+    """Measure an op and both gradients with kernels, by area and by strides.
+
+    Axes are pixels of the result and channels.
+    """
 
     def case(area: int, stride: int, direction: str) -> Case:
         return Case(
             f"{op_class}.{direction}.{area}.s{stride}",
             axes(area),
-            lambda point: _two_of(_tensors(point, area, stride), direction),
+            lambda point: _operands(_tensors(point, area, stride), direction),
             _convolution(op, direction, area, stride),
             flops=lambda point: flops * math.prod(point) * area,
         )
@@ -222,7 +311,7 @@ def _tensors(point: Point, area: int, stride: int) -> Shapes:
     return image, kernel, (batch, small, small, point[-1])
 
 
-def _two_of(tensors: Shapes, direction: str) -> Shapes:
+def _operands(tensors: Shapes, direction: str) -> Shapes:
     image, kernel, result = tensors
     if direction == "forward":
         return image, kernel
@@ -244,29 +333,110 @@ def _convolution(op: str, direction: str, area: int, stride: int) -> Build:
     return raw_op(f"{op}Backprop{kind}", sizes, **keep)
 
 
+def _by_rows(sizes: Sizes) -> list[Case]:
+    """Measure ops whose rows and columns count separately."""
+    axes = {"rows": sizes.rows, "columns": sizes.columns}
+    few = {"rows": sizes.rows, "columns": sizes.columns[1:]}
+
+    def matrix(point: Point) -> Shapes:
+        return (point,)
+
+    def table(point: Point) -> Shapes:
+        return ((_table_rows(point), point[1]),)
+
+    def labels(point: Point) -> dict[str, Any]:
+        return {"labels": tf.zeros(point[:1], tf.int32)}
+
+    def indices(point: Point) -> dict[str, Any]:
+        return {"indices": _scattered(point[0], _table_rows(point))}
+
+    def segments(point: Point) -> dict[str, Any]:
+        return {"segment_ids": _scattered(point[0], 1024)}
+
+    cross_entropy = raw_op("SparseSoftmaxCrossEntropyWithLogits", labels)
+    segment = raw_op("UnsortedSegmentSum", segments, num_segments=1024)
+    return [
+        Case("BiasAdd", few, lambda point: (point, point[1:]), raw_op("BiasAdd")),
+        Case("BiasAddGrad", few, matrix, raw_op("BiasAddGrad")),
+        Case("Softmax", axes, matrix, raw_op("Softmax")),
+        Case("LogSoftmax", axes, matrix, raw_op("LogSoftmax")),
+        Case("cross_entropy", axes, matrix, cross_entropy),
+        Case("gather", axes, table, raw_op("GatherV2", indices, axis=0)),
+        Case("segment", axes, matrix, segment),
+        *_normalizations(few),
+    ]
+
+
+def _table_rows(point: Point) -> int:
+    """Return of how many rows a table is that the cache holds."""
+    return min(8192, CACHED_BYTES // (DTYPE_BYTES["float32"] * point[1]))
+
+
+def _scattered(count: int, limit: int) -> tf.Tensor:
+    return tf.constant([(index * 7919) % limit for index in range(count)], tf.int32)
+
+
+def _normalizations(axes: Axes) -> Iterator[Case]:
+    def shapes(point: Point) -> Shapes:
+        return ((1, point[0], 1, point[1]),)
+
+    def forward(training: bool) -> Build:
+        def at(point: Point) -> dict[str, Any]:
+            ones = tf.ones(point[1:])
+            known = ones[:0] if training else ones
+            return {"scale": ones, "offset": ones, "mean": known, "variance": known}
+
+        return raw_op("FusedBatchNormV3", at, is_training=training)
+
+    def saved(point: Point) -> dict[str, Any]:
+        ones = tf.ones(point[1:])
+        spaces = {f"reserve_space_{number}": ones for number in (1, 2)}
+        return {"scale": ones, **spaces, "reserve_space_3": ones[:0]}
+
+    gradient = raw_op("FusedBatchNormGradV3", saved)
+    columns = tuple(size + op_classes.CHANNEL_BLOCK // 2 for size in axes["columns"])
+    unaligned = {**axes, "columns": columns}
+    for suffix, at in (("", axes), (op_classes.UNALIGNED, unaligned)):
+        yield Case(f"FusedBatchNorm.training{suffix}", at, shapes, forward(True))
+        yield Case(f"FusedBatchNorm.inference{suffix}", at, shapes, forward(False))
+        name = f"FusedBatchNormGrad.training{suffix}"
+        yield Case(name, at, lambda point: shapes(point) * 2, gradient)
+
+
+def _reductions(sizes: Sizes) -> Iterator[Case]:
+    """Measure sums and maxima along the last axis, "inner", and along the first."""
+    inner = {"kept": sizes.rows, "reduced": sizes.columns}
+    outer = {"kept": sizes.columns, "reduced": sizes.rows}
+    for name in ("Sum", "Max"):
+        for where in op_classes.REDUCED:
+            if where == "inner":
+                build = raw_op(name, axis=[1])
+                yield Case(f"{name}.{where}", inner, lambda point: (point,), build)
+            else:
+                build = raw_op(name, axis=[0])
+                reverse = f"{name}.{where}"
+                yield Case(reverse, outer, lambda point: (point[::-1],), build)
+
+
 # What is measured is a difference: few sizes, far apart.
 _FUSED_ELEMENTS = (1 << 12, 1 << 14, 1 << 19, 1 << 21)
 _FUSED = "Relu Relu6 Elu LeakyRelu Tanh Sigmoid GeluExact GeluApproximate".split()
 
 
-def fused(sizes: Sizes) -> list[Case]:
+def _fused(sizes: Sizes) -> list[Case]:
     """Measure what a fused product takes longer than the plain one."""
-    depth = 16
     few = tuple(size for size in sizes.elements if size in _FUSED_ELEMENTS)
     axes = {"elements": few or sizes.elements}
+    shapes = _laid_out("left", "right", "row")
 
-    def shapes(point: Point) -> Shapes:
-        rows, columns = matrix_of(point)
-        return (rows, depth), (depth, columns), (columns,)
-
-    def product(*names: str) -> Build:
+    def fused(*names: str) -> Build:
         return lambda *tensors, point: _fused_matmul(tensors, names)
 
-    biased = product("BiasAdd")
+    biased = fused("BiasAdd")
     return [
         Case("fused.BiasAdd", axes, shapes, biased, minus=raw_op("MatMul")),
         *(
-            Case(f"fused.{name}", axes, shapes, product("BiasAdd", name), minus=biased)
+            Case(f"fused.{name}", axes, shapes, fused("BiasAdd", name), minus=biased)
             for name in _FUSED
         ),
     ]
@@ -288,262 +458,45 @@ def _fused_matmul(tensors: Sequence[Any], names: Sequence[str]) -> Any:
     ).outputs[0]
 
 
-_UNARY = (
-    "Relu Tanh Sigmoid Neg Square Exp Erf Sqrt Rsqrt Log Reciprocal LeakyRelu Elu "
-    "Softplus Softsign IsFinite Relu6 Erfc Floor Selu Log1p Expm1 Sin L2Loss"
-).split()
-_BINARY = (
-    "AddV2 Mul RealDiv ReluGrad TanhGrad SigmoidGrad Greater RsqrtGrad EluGrad "
-    "SoftplusGrad Pow SquaredDifference SeluGrad SoftsignGrad SqrtGrad"
-).split()
-
-
-def arithmetic(sizes: Sizes) -> list[Case]:
-    """Measure ops of one or two equal operands, broadcasts and random numbers."""
-    axes = {"elements": sizes.elements}
-
-    def case(name: str, operands: int, build: Build | None = None) -> Case:
-        def shapes(point: Point) -> Shapes:
-            return (matrix_of(point),) * operands
-
-        return Case(name, axes, shapes, build or raw_op(name))
-
-    one = [case(name, 1) for name in _UNARY]
-    two = [case(name, 2) for name in _BINARY]
-    condition = raw_op(
-        "SelectV2", lambda point: {"condition": tf.ones(matrix_of(point), tf.bool)}
-    )
-    uniform = Case(
-        "RandomUniform",
-        {"elements": tuple(size for size in sizes.elements if size < 1 << 20)},
-        lambda point: ((1,),),
-        lambda value, point: tf.raw_ops.RandomUniform(
-            shape=matrix_of(point), dtype=value.dtype
-        ),
-        # Slow for its size: shorter chains.
-        flops=lambda point: 300.0 * point[0],
-    )
-    return [
-        *two[:3],
-        *one,
-        *two[3:],
-        *_broadcasts(axes),
-        case("SelectV2", 2, condition),
-        uniform,
-    ]
-
-
-def _broadcasts(axes: Mapping[str, Sequence[int]]) -> list[Case]:
-    def shape(point: Point, kind: str) -> tuple[int, ...]:
-        rows, columns = matrix_of(point)
-        return {"row": (columns,), "column": (rows, 1), "scalar": ()}[kind]
-
-    def case(name: str, kind: str) -> Case:
-        return Case(
-            f"{name}.{kind}",
-            axes,
-            lambda point: (matrix_of(point), shape(point, kind)),
-            raw_op(name),
-        )
-
-    return [
-        case(name, kind)
-        for name in sorted(op_classes.BROADCAST_CLASSES)
-        for kind in op_classes.BROADCASTS
-    ]
-
-
-def casts(sizes: Sizes) -> list[Case]:
-    """Measure casts; the pair of dtypes stands where others have one."""
-
-    def case(source: str, target: str) -> Case:
-        return Case(
-            "Cast",
-            {"elements": sizes.elements},
-            lambda point: (matrix_of(point),),
-            raw_op("Cast", DstT=target),
-            label=f"{source}>{target}",
-        )
-
-    return [
-        case(*ends)
-        for low in ("bfloat16", "float16")
-        for ends in (("float32", low), (low, "float32"))
-    ]
-
-
-def by_rows(sizes: Sizes) -> list[Case]:
-    """Measure ops whose rows and columns count separately."""
-    axes = {"rows": sizes.rows, "columns": sizes.columns}
-    few = {"rows": sizes.rows, "columns": sizes.columns[1:]}
-
-    def matrix(point: Point) -> Shapes:
-        return (point,)
-
-    def labels(point: Point) -> dict[str, Any]:
-        return {"labels": tf.zeros(point[:1], tf.int32)}
-
-    def table(point: Point) -> Shapes:
-        return ((_table_rows(point), point[1]),)
-
-    def indices(point: Point) -> dict[str, Any]:
-        return {"indices": _scattered(point[0], _table_rows(point))}
-
-    def segments(point: Point) -> dict[str, Any]:
-        return {"segment_ids": _scattered(point[0], 1024)}
-
-    return [
-        Case("BiasAdd", few, lambda point: (point, point[1:]), raw_op("BiasAdd")),
-        Case("BiasAddGrad", few, matrix, raw_op("BiasAddGrad")),
-        Case("Softmax", axes, matrix, raw_op("Softmax")),
-        Case("LogSoftmax", axes, matrix, raw_op("LogSoftmax")),
-        Case(
-            "cross_entropy",
-            axes,
-            matrix,
-            raw_op("SparseSoftmaxCrossEntropyWithLogits", labels),
-        ),
-        Case("gather", axes, table, raw_op("GatherV2", indices, axis=0)),
-        Case(
-            "segment",
-            axes,
-            matrix,
-            raw_op("UnsortedSegmentSum", segments, num_segments=1024),
-        ),
-        *_normalizations(few),
-    ]
-
-
-def _table_rows(point: Point) -> int:
-    """Return of how many rows a table is that the cache holds."""
-    return min(8192, CACHED_BYTES // (DTYPE_BYTES["float32"] * point[1]))
-
-
-def _scattered(count: int, limit: int) -> tf.Tensor:
-    return tf.constant([(index * 7919) % limit for index in range(count)], tf.int32)
-
-
-def _normalizations(axes: Mapping[str, Sequence[int]]) -> list[Case]:
-    def shapes(point: Point) -> Shapes:
-        return ((1, point[0], 1, point[1]),)
-
-    def forward(training: bool) -> Build:
-        def at(point: Point) -> dict[str, Any]:
-            ones = tf.ones(point[1:])
-            known = ones[:0] if training else ones
-            return {"scale": ones, "offset": ones, "mean": known, "variance": known}
-
-        return raw_op("FusedBatchNormV3", at, is_training=training)
-
-    def saved(point: Point) -> dict[str, Any]:
-        ones = tf.ones(point[1:])
-        spaces = {f"reserve_space_{number}": ones for number in (1, 2)}
-        return {"scale": ones, **spaces, "reserve_space_3": ones[:0]}
-
-    gradient = raw_op("FusedBatchNormGradV3", saved)
-    columns = tuple(size + op_classes.CHANNEL_BLOCK // 2 for size in axes["columns"])
-    unaligned = {**axes, "columns": columns}
-    return [
-        case
-        for suffix, sizes in (("", axes), (op_classes.UNALIGNED, unaligned))
-        for case in (
-            Case(f"FusedBatchNorm.training{suffix}", sizes, shapes, forward(True)),
-            Case(f"FusedBatchNorm.inference{suffix}", sizes, shapes, forward(False)),
-            Case(
-                f"FusedBatchNormGrad.training{suffix}",
-                sizes,
-                lambda point: shapes(point) * 2,
-                gradient,
-            ),
-        )
-    ]
-
-
-def reductions(sizes: Sizes) -> list[Case]:
-    """Measure sums and maxima along the last axis and along the first."""
-    axes = {"kept": sizes.rows, "reduced": sizes.columns}
-    across = {"kept": sizes.columns, "reduced": sizes.rows}
-    return [
-        Case(
-            f"{name}.{where}",
-            axes if where == "inner" else across,
-            # The reduced axis is last for "inner", first for "outer".
-            (lambda point: (point,))
-            if where == "inner"
-            else (lambda point: (point[::-1],)),
-            raw_op(name, axis=[1 if where == "inner" else 0]),
-        )
-        for name in ("Sum", "Max")
-        for where in op_classes.REDUCED
-    ]
-
-
-def moves(sizes: Sizes) -> list[Case]:
+def _movement(sizes: Sizes) -> list[Case]:
     """Measure what copies values from place to place."""
-    axes = {"elements": sizes.elements[1:]}
 
-    def halves(point: Point) -> Shapes:
-        rows, columns = matrix_of(point)
-        return ((rows, columns // 2),) * 2
+    def case(name: str, layouts: Sequence[str], build: Build, first: int = 1) -> Case:
+        axes = {"elements": sizes.elements[first:]}
+        return Case(name, axes, _laid_out(*layouts), build)
 
     def padding(point: Point) -> dict[str, Any]:
-        return {"paddings": [[0, 0], [0, matrix_of(point)[1] // 2]]}
+        return {"paddings": [[0, 0], [0, _matrix(point)[1] // 2]]}
 
+    def concatenated(*values: Any, point: Point) -> Any:
+        return tf.raw_ops.ConcatV2(values=values, axis=1)
+
+    begin = raw_op("Slice", lambda point: {"size": _matrix(point)}, begin=[0, 0])
+    tile = raw_op("BroadcastTo", lambda point: {"shape": _matrix(point)})
     return [
-        Case(
-            "Transpose",
-            {"elements": sizes.elements[2:]},
-            _heads,
-            raw_op("Transpose", perm=[0, 2, 1, 3]),
-        ),
-        Case(
-            "ConcatV2",
-            axes,
-            halves,
-            lambda *values, point: tf.raw_ops.ConcatV2(values=values, axis=1),
-        ),
-        Case(
-            "Slice",
-            axes,
-            lambda point: ((matrix_of(point)[0], 2 * matrix_of(point)[1]),),
-            raw_op("Slice", lambda point: {"size": matrix_of(point)}, begin=[0, 0]),
-        ),
-        Case("Pad", axes, halves, raw_op("Pad", padding)),
-        Case(
-            "Tile",
-            axes,
-            lambda point: ((1, matrix_of(point)[1]),),
-            raw_op("BroadcastTo", lambda point: {"shape": matrix_of(point)}),
-        ),
-        Case(
-            "ReverseV2",
-            axes,
-            lambda point: (matrix_of(point),),
-            raw_op("ReverseV2", axis=[1]),
-        ),
+        case("Transpose", ["heads"], raw_op("Transpose", perm=[0, 2, 1, 3]), first=2),
+        case("ConcatV2", ["half", "half"], concatenated),
+        case("Slice", ["double"], begin),
+        case("Pad", ["half", "half"], raw_op("Pad", padding)),
+        case("Tile", ["one row"], tile),
+        case("ReverseV2", ["matrix"], raw_op("ReverseV2", axis=[1])),
     ]
 
 
-def _heads(point: Point) -> Shapes:
-    """Split elements into [batch, positions, 8 heads, 32 features]."""
-    positions = min(point[0] >> 8, 64)
-    return ((point[0] // (positions * 256), positions, 8, 32),)
-
-
-def pools(sizes: Sizes) -> list[Case]:
+def _pooling(sizes: Sizes) -> list[Case]:
     """Measure pooling and its gradients, by elements of the smaller tensor."""
     axes = {"elements": sizes.elements[1:-2], "window": (4, 9, 49)}
 
-    def small(point: Point) -> tuple[int, ...]:
+    def small(point: Point) -> Shape:
         edge = 4 if point[0] < 1 << 14 else 16
         channels = 64
         return (point[0] // (edge * edge * channels), edge, edge, channels)
 
-    def large(point: Point) -> tuple[int, ...]:
+    def large(point: Point) -> Shape:
         batch, edge, _, channels = small(point)
         return (batch, 2 * edge, 2 * edge, channels)
 
-    def keep(point: Point) -> dict[str, Any]:
+    def window(point: Point) -> dict[str, Any]:
         side = round(point[1] ** 0.5)
         return {
             "ksize": [1, side, side, 1],
@@ -551,23 +504,18 @@ def pools(sizes: Sizes) -> list[Case]:
             "padding": "SAME",
         }
 
-    def case(op: str, shapes: Callable[[Point], Shapes], build: Build) -> Case:
-        return Case(f"pool.{op}", axes, shapes, build)
+    def average_gradient(point: Point) -> dict[str, Any]:
+        return {"orig_input_shape": large(point), **window(point)}
+
+    def case(op: str, *inputs: Callable[[Point], Shape], at: Any = window) -> Case:
+        def shapes(point: Point) -> Shapes:
+            return tuple(shape(point) for shape in inputs)
+
+        return Case(f"pool.{op}", axes, shapes, raw_op(op, at))
 
     return [
-        case("MaxPool", lambda point: (large(point),), raw_op("MaxPool", keep)),
-        case("AvgPool", lambda point: (large(point),), raw_op("AvgPool", keep)),
-        case(
-            "MaxPoolGrad",
-            lambda point: (large(point), small(point), small(point)),
-            raw_op("MaxPoolGrad", keep),
-        ),
-        case(
-            "AvgPoolGrad",
-            lambda point: (small(point),),
-            raw_op(
-                "AvgPoolGrad",
-                lambda point: {"orig_input_shape": large(point), **keep(point)},
-            ),
-        ),
+        case("MaxPool", large),
+        case("AvgPool", large),
+        case("MaxPoolGrad", large, small, small),
+        case("AvgPoolGrad", small, at=average_gradient),
     ]

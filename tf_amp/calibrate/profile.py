@@ -21,8 +21,7 @@ import tensorflow as tf
 from grappler_pass.costs import DeviceKey, DeviceProfile, nearest_to_cpu
 from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.grid import monotone, no_slower_than_parts
-from tf_amp.calibrate import cases as classes
-from tf_amp.calibrate.cases import COARSE, Case, Point, Sizes
+from tf_amp.calibrate.cases import COARSE, Case, Point, Sizes, all_cases
 from tf_amp.calibrate.rounds import Measurements, measure_cases
 from tf_amp.errors import NotMeasurableError
 from tf_amp.run.graph_run import elapsed
@@ -85,23 +84,6 @@ def call_seconds() -> float:
     for _ in range(_CALLS // 10):
         call()
     return statistics.median(elapsed(call) for _ in range(_CALLS))
-
-
-def all_cases(sizes: Sizes) -> tuple[Case, ...]:
-    """Return every class to measure, the most decisive first."""
-    return (
-        *classes.matmuls(sizes),
-        *classes.casts(sizes),
-        *classes.arithmetic(sizes),
-        *classes.convolutions(sizes),
-        *classes.by_rows(sizes),
-        *classes.reductions(sizes),
-        *classes.batch_matmuls(sizes),
-        *classes.depthwise(sizes),
-        *classes.fused(sizes),
-        *classes.moves(sizes),
-        *classes.pools(sizes),
-    )
 
 
 def _profile(

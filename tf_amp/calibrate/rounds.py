@@ -1,26 +1,20 @@
 """Time every point of every case, in rounds, within the time that there is.
 
-One op is timed by turns of a chain, of which the median counts: what disturbs a
-program's ops now and then is part of its step. What the clock cannot tell from nothing
-in a round is no reading.
-
-Time ops inside a graph, on the present device.
-
 An op is run several times in a row, each run waiting for the one before, on inputs held
 in variables; the same graph without the op is timed in turn with it and subtracted.
 TensorFlow's graph optimizations are off, so that the op stays as written, while
-oneDNN's rewriting of kernels happens as in any program. What is timed, how often and
-which of the figures counts is the caller's affair.
+oneDNN's rewriting of kernels happens as in any program. Of several turns the median
+counts: what disturbs a program's ops now and then is part of its step. What the clock
+cannot tell from nothing in a round is no reading.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,7 +25,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from tf_amp.calibrate.cases import Build, Case, Point, points_of
 from tf_amp.compare.alternation import error_of_median
 from tf_amp.run import progress
-from tf_amp.run.graph_run import elapsed, quiet_config
+from tf_amp.run.graph_run import GraphRun, elapsed, quiet_config
 
 # (op class, dtype or cast, point) -> seconds.
 Measurements = dict[tuple[str, str, Point], float]
@@ -62,6 +56,17 @@ _MOST_TRIES = 8
 _INPUT_SETS = 2
 # What is subtracted must not be a disturbed one.
 _BASE_RUNS = 12
+# A run of a chain takes long against the cost of starting it, and so long that the
+# threads of one op do not share a core, as they often do at first: products of 0.4 ms,
+# run one at a time, took 1 ms in 6 of 10 measurements, and never in chains of 6 ms, nor
+# do they in a step (2 cores of a virtual machine).
+_CHAIN_SECONDS = 5e-3
+_LONGEST_CHAIN = 16
+# Fewer times of one thing are no reading of it.
+_FEWEST_TIMES = 3
+# Standard errors that a difference must exceed to be more than noise.
+_BEYOND_NOISE = 2.0
+CPU = "/CPU:0"
 
 
 def measure_cases(
@@ -140,16 +145,19 @@ def _reading(
     build: Build, case: Case, point: Point, dtype: str, turns: Turns
 ) -> Reading | None:
     kept = tf.as_dtype(dtype).as_numpy_dtype
-    with timing_graph("/CPU:0") as graph:
-        # Ones and a bit: no denormals, and defined under logarithm and root.
-        sets = [
-            graph.hold([np.full(shape, 1.125, kept) for shape in case.shapes(point)])
-            for _ in range(_INPUT_SETS)
-        ]
-        chain = graph.chain(
-            lambda inputs: build(*inputs, point=point).op, sets, _length(case, point)
-        )
-        graph.fill()
+    graph_run = timing_run()
+    # Ones and a bit: no denormals, and defined under logarithm and root.
+    sets = [
+        [graph_run.hold(np.full(s, 1.125, kept), CPU) for s in case.shapes(point)]
+        for _ in range(_INPUT_SETS)
+    ]
+    chain = Chain(
+        graph_run,
+        lambda inputs: build(*inputs, point=point).op,
+        sets,
+        _length(case, point),
+    )
+    with graph_run:
         chain.run()
         chain.bases += [elapsed(chain.base) for _ in range(_BASE_RUNS)]
         end = time.perf_counter() + turns.seconds
@@ -159,23 +167,10 @@ def _reading(
 
 
 def _length(case: Case, point: Point) -> int:
+    """Return how many runs of an op to time at once, by what it takes at most."""
     elements = sum(math.prod(shape) for shape in case.shapes(point))
     guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
-    return chain_length(guess)
-
-
-# A run of a chain takes long against the cost of starting it, and so long that the
-# threads of one op do not share a core, as they often do at first: products of 0.4 ms,
-# run one at a time, took 1 ms in 6 of 10 measurements, and never in chains of 6 ms, nor
-# do they in a step (2 cores of a virtual machine).
-_CHAIN_SECONDS = 5e-3
-_LONGEST_CHAIN = 16
-# Fewer times of one thing are no reading of it.
-_FEWEST_TIMES = 3
-# Standard errors that a difference must exceed to be more than noise.
-_BEYOND_NOISE = 2.0
-
-Call = Callable[[Sequence[Any]], Any]
+    return max(1, min(int(_CHAIN_SECONDS / guess), _LONGEST_CHAIN))
 
 
 class Reading(NamedTuple):
@@ -205,11 +200,6 @@ class Reading(NamedTuple):
         )
 
 
-def chain_length(seconds: float) -> int:
-    """Return how many runs of an op to time at once that takes about so long."""
-    return max(1, min(int(_CHAIN_SECONDS / max(seconds, 1e-9)), _LONGEST_CHAIN))
-
-
 class Chain:
     """Runs of one op in a row, and the same graph without them.
 
@@ -219,24 +209,38 @@ class Chain:
       bases: seconds without them.
     """
 
-    def __init__(self, session: Any, last: Any, base: Any, length: int) -> None:
-        """Take the last of `length` runs, and what comes before the first."""
-        self._session = session
-        self._last = last
-        self._base = base
-        self.length = length
+    def __init__(
+        self,
+        graph_run: GraphRun,
+        call: Callable[[Sequence[Any]], Any],
+        sets: Sequence[Sequence[Any]],
+        length: int,
+    ) -> None:
+        """Add so many runs of an op, which take the sets of inputs in turn.
+
+        `call` makes the op from one set of tensors.
+        """
+        self._graph_run, self.length = graph_run, length
         self.runs: list[float] = []
         self.bases: list[float] = []
+        used, graph = sets[:length], graph_run.graph
+        with graph.as_default(), graph.device(CPU):
+            read = [tensor.op for tensors in used for tensor in tensors]
+            with graph.control_dependencies(read):
+                self._base = self._last = tf.no_op()
+            for index in range(length):
+                with graph.control_dependencies([self._last]):
+                    self._last = call(used[index % len(used)])
 
     @cached_attribute
     def run(self) -> Callable[[], object]:
         """All runs of the op."""
-        return self._session.make_callable(self._last)  # type: ignore[no-any-return]
+        return self._graph_run.callable(self._last)
 
     @cached_attribute
     def base(self) -> Callable[[], object]:
         """What it takes to start and end, without the op."""
-        return self._session.make_callable(self._base)  # type: ignore[no-any-return]
+        return self._graph_run.callable(self._base)
 
     def turn(self) -> None:
         """Run the op and its base once, and note the seconds."""
@@ -250,86 +254,10 @@ class Chain:
         return whole and Reading(whole.seconds / self.length, whole.error / self.length)
 
 
-class TimingGraph:
-    """A graph that inputs and chains of ops are added to, with its Session.
-
-    What reads an input is added before the input is filled: TensorFlow warns of ops
-    that get a reader after they were run.
-    """
-
-    def __init__(self, graph: tf.Graph, session: Any, device: str) -> None:
-        """Take an empty graph and its Session; see `timing_graph`."""
-        self._graph = graph
-        self._session = session
-        self._device = device
-        self._held = 0
-        self._fed: list[Any] = []
-        self._fills: list[Any] = []
-        self._arrays: list[Any] = []
-
-    def hold(self, arrays: Sequence[Any]) -> list[Any]:
-        """Add variables for arrays, and return the tensors that read them."""
-        with self._building():
-            return [self._variable(array) for array in arrays]
-
-    def fill(self) -> None:
-        """Put the arrays into the variables that were added since the last time."""
-        with self._building():
-            filled = tf.group(*self._fills)
-        self._session.make_callable(filled, feed_list=self._fed)(*self._arrays)
-        self._fed, self._fills, self._arrays = [], [], []
-
-    def constants(self, arrays: Sequence[Any]) -> list[Any]:
-        """Put small arrays into the graph itself."""
-        with self._building():
-            return [tf.constant(array) for array in arrays]
-
-    def chain(self, call: Call, sets: Sequence[Sequence[Any]], length: int) -> Chain:
-        """Return so many runs of an op in a row, which take the sets of inputs in turn.
-
-        `call` makes the op from one set, of tensors from `hold` and `constants`.
-        """
-        used = sets[:length]
-        with self._building():
-            with self._graph.control_dependencies(
-                [tensor.op for tensors in used for tensor in tensors]
-            ):
-                base = last = tf.no_op()
-            for index in range(length):
-                with self._graph.control_dependencies([last]):
-                    last = call(used[index % len(used)])
-        return Chain(self._session, last, base, length)
-
-    @contextlib.contextmanager
-    def _building(self) -> Iterator[None]:
-        with self._graph.as_default(), self._graph.device(self._device):
-            yield
-
-    def _variable(self, array: Any) -> Any:
-        """Add a variable, and return what reads it."""
-        self._held += 1
-        fed = tf.compat.v1.placeholder(array.dtype, array.shape)
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=fed.dtype, shape=fed.shape, shared_name=f"held{self._held}"
-        )
-        self._fed.append(fed)
-        self._fills.append(tf.raw_ops.AssignVariableOp(resource=handle, value=fed))
-        self._arrays.append(array)
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=fed.dtype)
-
-
-@contextlib.contextmanager
-def timing_graph(device: str) -> Iterator[TimingGraph]:
-    """Open a Session of its own; what it holds is freed at the end.
+def timing_run() -> GraphRun:
+    """Return an empty run for chains; what they read is held before it is entered.
 
     With its first run that takes about 2 ms, as it does to add an op to one that is
     open and run that (median of 20, two CPU cores).
     """
-    graph = tf.Graph()
-    config = quiet_config()
-    config.inter_op_parallelism_threads = 1
-    session = tf.compat.v1.Session(graph=graph, config=config)
-    try:
-        yield TimingGraph(graph, session, device)
-    finally:
-        session.close()
+    return GraphRun({}, config=quiet_config(one_op_at_a_time=True))

@@ -26,7 +26,7 @@ from grappler_pass.eligibility.kernels import Kernel, Operand, is_exact
 from grappler_pass.graph.shapes import proto_from_shape, static
 from grappler_pass.graph.type_slots import FLOAT32, TypeSlot
 from grappler_pass.rewriting.apply import retype
-from tf_amp import _tensorflow_private as private
+from tf_amp.run.graph_run import GraphRun, own_config
 
 _FLOAT32, _LOW = "float32", "low"
 Array = npt.NDArray[np.float32]
@@ -78,37 +78,32 @@ def fault_in(kernel: Kernel) -> str:
 
 def _draws(kernel: Kernel) -> Iterator[Draw]:
     """Yield how a kernel comes out on integers, then on ones."""
-    graph = tf.Graph()
-    with graph.as_default(), graph.device(f"/device:{kernel.device_type}:0"):
-        tf.graph_util.import_graph_def(_both(kernel), name="")
-        float32, low = (graph.get_tensor_by_name(f"{n}:0") for n in (_FLOAT32, _LOW))
-        result = tf.cast(low, tf.float32)
-        dirt = tf.compat.v1.placeholder(low.dtype, [])
-        count = tf.compat.v1.placeholder(tf.int32, [1])
-        dirtied = tf.reduce_max(tf.fill(count, dirt))
     fed = [str(i) for i, each in enumerate(kernel.operands) if each.values is None]
-    feeds = [graph.get_tensor_by_name(f"{name}:0") for name in fed]
     shapes = [static(kernel.operands[int(name)].shape) or () for name in fed]
     judge = _exactly if is_exact(kernel) else _by_slices
-    with tf.compat.v1.Session(graph=graph, config=_config()) as session:
-        run = session.make_callable([float32, result], feeds)
-        dirty = session.make_callable(dirtied, [count, dirt])
+    device = f"/device:{kernel.device_type}:0"
+    with GraphRun({"": _both(kernel)}, config=_config()) as run:
+        float32, low = run.tensor(_FLOAT32), run.tensor(_LOW)
+        with run.graph.as_default(), run.graph.device(device):
+            result = tf.cast(low, tf.float32)
+            dirt = tf.compat.v1.placeholder(low.dtype, [])
+            count = tf.compat.v1.placeholder(tf.int32, [1])
+            dirtied = tf.reduce_max(tf.fill(count, dirt))
+        compute = run.callable([float32, result], [run.tensor(name) for name in fed])
+        dirty = run.callable(dirtied, [count, dirt])
         for values in (_INTEGERS, _ONES):
             arrays = [np.resize(values, shape) for shape in shapes]
             for size in _dirty_counts(kernel):
                 dirty([size], math.nan)
             with np.errstate(all="ignore"):
-                yield judge(kernel, *run(*arrays))
+                yield judge(kernel, *compute(*arrays))
 
 
 def _config() -> Any:
     """Return the program's own configuration, Grappler on for the smallest graphs."""
-    config = private.session_config()
-    config.graph_options.Clear()
+    config = own_config()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     config.allow_soft_placement = False
-    # The threads that all Sessions share may all be waiting for what is run here.
-    config.use_per_session_threads = True
     return config
 
 

@@ -39,7 +39,7 @@ from tf_amp.run.graph_copy import (
     made_up,
     sandbox_from_graph,
 )
-from tf_amp.run.graph_run import filled_session, imported
+from tf_amp.run.graph_run import GraphRun
 from tf_amp.tracing.stamp_reader import with_traced_shapes
 
 _SEED = 20
@@ -188,14 +188,15 @@ def execute(
 
     Wanted are tensors by name, each as a node and the number of its output.
     """
-    graph, graph_def = tf.Graph(), _seeded(sandbox, values)
-    names = list(dict.fromkeys(node for node, _ in wanted.values()))
+    graphs = {_PREFIX: _seeded(sandbox, values)}
     try:
-        step, *found = imported(graph, graph_def, _PREFIX, [STEP, *names])
-        op_of = dict(zip(names, found, strict=True))
-        tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
-        with filled_session(graph, sandbox.contents, values) as session:
-            fetched, _ = session.run((tensors, step))
+        with GraphRun(graphs, sandbox.contents, values) as run:
+            tensors = {
+                name: run.tensor(f"{_PREFIX}/{node}", output)
+                for name, (node, output) in wanted.items()
+            }
+            step = run.operation(f"{_PREFIX}/{STEP}")
+            fetched, _ = run.fetch((tensors, step))
     except (tf.errors.OpError, ValueError) as error:
         message = str(error).removeprefix(_FAILED).lstrip().partition("\n")[0]
         raise NotMeasurableError(

@@ -1,15 +1,7 @@
-"""Run sandboxes in one private Session, in turn and within a time limit.
+"""Run graphs by themselves, in a private Session or in a thread of its own.
 
 The Session's own threads run them: those of the program may all be waiting for the
-graph that is being optimized. Grappler is off in it, so each graph runs as it is.
-
-Run work in a thread of its own while a graph waits for its plan.
-
-Within the callback from Grappler the calling thread may have a graph as default, be
-inside a trace, or be one of TensorFlow's own. A fresh thread has none of that. It ends
-with the work: none is left idle, so none is lost in a fork or awaited at exit.
-
-How much memory a measurement may hold.
+graph that is being optimized. Grappler is off in it, so each graph runs unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +13,7 @@ import functools
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -29,106 +21,150 @@ import tensorflow as tf
 from grappler_pass.garbage import collection_allowed
 from tf_amp import _tensorflow_private as private
 from tf_amp.errors import AmpError
-from tf_amp.run.graph_copy import FILL, STEP, Content, Sandbox, Values, filling_graph
+from tf_amp.run.graph_copy import FILL, Content, Values, filling_graph
 from tf_amp.tracing import bypass
 
-# Runs a step within so many seconds, and returns how long it took. It may be given a
-# RunMetadata, which then has the time of every node.
-Step = Callable[..., float]
+# A run may hold this share of what is free at its start.
+SHARE = 0.25
+# Where the system does not report it: small enough for anything that trains a model.
+_UNKNOWN_BYTES = 1 << 30
+_MEMORY = pathlib.Path("/proc/meminfo")
+_GROUP = pathlib.Path("/sys/fs/cgroup")
+
+_T = TypeVar("_T")
 
 
-@contextlib.contextmanager
-def opened(
-    sandboxes: Mapping[str, Sandbox],
-    timeout_seconds: float,
-    *,
-    one_op_at_a_time: bool = False,
-) -> Iterator[dict[str, Step]]:
-    """Yield the steps of sandboxes side by side, contents shared and made up.
+class GraphRun:
+    """Graphs side by side in one private Session, which share their contents.
 
-    A step that fails, or takes longer than its time, raises an OpError.
+        with GraphRun({"before": before, "after": after}, contents, values) as run:
+            value = run.fetch(run.tensor("before/logits"))
+            seconds = run.seconds("after/tf_amp_step")
 
-    Args:
-      sandboxes: by a name of your choice.
-      timeout_seconds: of filling in.
-      one_op_at_a_time: run no op beside another; an op may still use all threads.
-
-    Raises:
-      ValueError: TensorFlow cannot import a graph.
-      tf.errors.OpError: the same; or the contents cannot be made, for lack of memory.
+    Attributes:
+      graph: that holds all of them; more may be added to it.
     """
-    config = quiet_config()
-    if one_op_at_a_time:
-        config.inter_op_parallelism_threads = 1
-    graph = tf.Graph()
-    steps = {
-        name: imported(graph, box.graph_def, name, [STEP])[0]
-        for name, box in sandboxes.items()
-    }
-    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
-    options = _options(timeout_seconds)
-    with filled_session(
-        graph, contents.values(), {}, config=config, options=options
-    ) as session:
-        yield {
-            name: _timed(session.make_callable(step, accept_options=True))
-            for name, step in steps.items()
-        }
 
+    def __init__(
+        self,
+        graphs: Mapping[str, Any],
+        contents: Iterable[Content] = (),
+        values: Values | None = None,
+        *,
+        config: Any = None,
+        limit_seconds: float | None = None,
+    ) -> None:
+        """Import graphs, each under a prefix, which may be blank.
 
-def _timed(run: Callable[..., object]) -> Step:
-    def step(timeout_seconds: float, metadata: Any = None) -> float:
-        options = _options(timeout_seconds)
+        Args:
+          graphs: GraphDefs by prefix.
+          contents: private variables to fill in.
+          values: of contents, by their names; others are made up.
+          config: of the Session; by default `quiet_config`.
+          limit_seconds: of filling in.
+
+        Raises:
+          ValueError: TensorFlow cannot import a graph.
+          tf.errors.OpError: the same.
+        """
+        self.graph = tf.Graph()
+        for prefix, graph_def in graphs.items():
+            self._add(graph_def, prefix)
+        self._contents, self._values = list(contents), dict(values or {})
+        self._config, self._limit_seconds = config, limit_seconds
+        self._timed = functools.cache(self._timed_operation)
+
+    def _add(self, graph_def: Any, prefix: str) -> None:
+        with self.graph.as_default():
+            tf.graph_util.import_graph_def(graph_def, name=prefix)
+
+    def __enter__(self) -> GraphRun:
+        """Open the Session and fill the contents in.
+
+        Raises:
+          tf.errors.OpError: contents cannot be made, for lack of memory or time.
+        """
+        filling, feeds = filling_graph(self._contents, self._values)
+        self._add(filling, "contents")
+        self.session = tf.compat.v1.Session(
+            graph=self.graph, config=self._config or quiet_config()
+        )
+        try:
+            places = [self.tensor(f"contents/{name}") for name in feeds]
+            fill = self.callable(self.operation(f"contents/{FILL}"), places)
+            fill(*feeds.values(), options=_options(self._limit_seconds))
+        except BaseException:
+            self.session.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Free what the Session holds."""
+        self.session.close()
+
+    def hold(self, value: Any, device: str = "") -> Any:
+        """Add a private variable that holds an array, and return what reads it.
+
+        To be called before the run is entered, which fills it in.
+        """
+        name = f"tf_amp_held_{len(self._contents)}"
+        dtype = tf.as_dtype(value.dtype).as_datatype_enum
+        self._contents.append(Content(name, dtype, value.shape, device))
+        self._values[name] = value
+        with self.graph.as_default(), self.graph.device(device):
+            handle = tf.raw_ops.VarHandleOp(
+                dtype=value.dtype, shape=value.shape, shared_name=name
+            )
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+
+    def operation(self, name: str) -> Any:
+        """Return an operation by its name behind the prefix."""
+        return self.graph.get_operation_by_name(name)
+
+    def tensor(self, name: str, output: int = 0) -> Any:
+        """Return an output of an operation."""
+        return self.operation(name).outputs[output]
+
+    def callable(self, fetches: Any, feeds: Sequence[Any] = ()) -> Callable[..., Any]:
+        """Return what runs the graph, given values for feeds."""
+        return self.session.make_callable(  # type: ignore[no-any-return]
+            fetches, list(feeds) or None, accept_options=True
+        )
+
+    def fetch(
+        self, fetches: Any, feed: Any = None, *, limit_seconds: float | None = None
+    ) -> Any:
+        """Run the graph once, and return values in the structure of the fetches.
+
+        Raises:
+          tf.errors.DeadlineExceededError: it takes longer than it may.
+          tf.errors.OpError: it fails.
+        """
+        return self.session.run(fetches, feed, options=_options(limit_seconds))
+
+    def seconds(
+        self, name: str, limit_seconds: float | None = None, metadata: Any = None
+    ) -> float:
+        """Run an operation once, and return how long that took; errors as of `fetch`.
+
+        A RunMetadata has the time of every node then.
+        """
+        options = _options(limit_seconds)
         if metadata is not None:
             has_gpu = bool(tf.config.get_visible_devices("GPU"))
             full, software = options.FULL_TRACE, options.SOFTWARE_TRACE
             options.trace_level = full if has_gpu else software
+        run = self._timed(name)
         return elapsed(lambda: run(options=options, run_metadata=metadata))
 
-    return step
+    def _timed_operation(self, name: str) -> Callable[..., Any]:
+        return self.callable(self.operation(name))
 
 
-@contextlib.contextmanager
-def filled_session(
-    graph: Any,
-    contents: Iterable[Content],
-    values: Values,
-    *,
-    config: Any = None,
-    options: Any = None,
-) -> Iterator[Any]:
-    """Yield a Session of a graph whose private variables are filled in.
-
-    Values are by name of the contents, others are made up; the options are for this,
-    the config for the Session, by default `quiet_config`.
-    """
-    filling, feeds = filling_graph(contents, values)
-    ends = [FILL, *feeds]
-    filled, *places = imported(graph, filling, "contents", ends)
-    fed = [place.outputs[0] for place in places]
-    with tf.compat.v1.Session(graph=graph, config=config or quiet_config()) as session:
-        ready = session.make_callable(filled, fed or None, accept_options=True)
-        ready(*feeds.values(), options=options)
-        yield session
-
-
-def imported(
-    graph: Any, graph_def: Any, prefix: str, names: Sequence[str]
-) -> list[Any]:
-    """Import a GraphDef into a graph; return operations of it by their names there.
-
-    Raises:
-      ValueError: TensorFlow cannot import it.
-      tf.errors.OpError: the same.
-    """
-    with graph.as_default():
-        tf.graph_util.import_graph_def(graph_def, name=prefix)
-    return [graph.get_operation_by_name(f"{prefix}/{name}") for name in names]
-
-
-def _options(timeout_seconds: float) -> Any:
-    milliseconds = max(1, int(timeout_seconds * 1000))
-    return tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
+def _options(limit_seconds: float | None) -> Any:
+    if limit_seconds is None:
+        return tf.compat.v1.RunOptions()
+    return tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(limit_seconds * 1000)))
 
 
 def elapsed(run: Callable[[], object]) -> float:
@@ -138,20 +174,28 @@ def elapsed(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def quiet_config() -> Any:
-    """Return the program's own configuration of devices and threads, Grappler off."""
-    config = private.session_config()
-    config.graph_options.Clear()
+def quiet_config(*, one_op_at_a_time: bool = False) -> Any:
+    """Return the program's own configuration of devices and threads, Grappler off.
+
+    Of one op at a time, it may still use all threads.
+    """
+    config = own_config()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     config.graph_options.optimizer_options.global_jit_level = -1
     config.allow_soft_placement = True
-    # The threads that all Sessions share may all be waiting for what is run here.
-    config.use_per_session_threads = True
+    if one_op_at_a_time:
+        config.inter_op_parallelism_threads = 1
     return config
 
 
-_T = TypeVar("_T")
+def own_config() -> Any:
+    """Return the program's own configuration without what it says of graphs."""
+    config = private.session_config()
+    config.graph_options.Clear()
+    # The threads that all Sessions share may all be waiting for what is run here.
+    config.use_per_session_threads = True
+    return config
 
 
 class StuckError(AmpError, RuntimeError):
@@ -207,15 +251,6 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
     return results[0]
 
 
-# A measurement may hold this share of what is free at its start.
-SHARE = 0.25
-# Where the system does not report it: small enough for anything that trains a model.
-_UNKNOWN_BYTES = 1 << 30
-
-_MEMORY = pathlib.Path("/proc/meminfo")
-_GROUP = pathlib.Path("/sys/fs/cgroup")
-
-
 def most_bytes(device_type: str = "CPU") -> int:
     """Return how many bytes a measurement may hold now: a quarter of what is free."""
     return int(SHARE * free_bytes(device_type))
@@ -233,8 +268,9 @@ def free_bytes(device_type: str = "CPU") -> int:
 @functools.cache
 def _pools(device_type: str) -> tuple[tuple[str, int], ...]:
     """Return TensorFlow's devices of a type, and the most that each may allocate."""
-    with tf.compat.v1.Session(graph=tf.Graph(), config=quiet_config()) as session:
-        devices = [d for d in session.list_devices() if d.device_type == device_type]
+    with GraphRun({}) as run:
+        present = run.session.list_devices()
+    devices = [each for each in present if each.device_type == device_type]
     # Of several processes, each asks for its own device.
     names = (f"/{device.name.rpartition('/')[2]}" for device in devices)
     return tuple(zip(names, (d.memory_limit_bytes for d in devices), strict=True))

@@ -23,8 +23,8 @@ from grappler_pass.costs.op_work import works_of
 from tf_amp import calibrate as device_profile
 from tf_amp.calibrate import profile as profiling
 from tf_amp.calibrate import rounds
-from tf_amp.calibrate.cases import COARSE, Case, Sizes, points_of
-from tf_amp.calibrate.profile import all_cases, classes_from
+from tf_amp.calibrate.cases import COARSE, Case, Sizes, all_cases, points_of
+from tf_amp.calibrate.profile import classes_from
 from tf_amp.calibrate.rounds import Reading, Turns, medians_of
 from tf_amp.commands import calibrate as calibrating
 from tf_amp.config import devices

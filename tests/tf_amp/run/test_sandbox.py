@@ -20,7 +20,7 @@ from tf_amp.run.graph_copy import (
     local_device,
     sandbox_from_graph,
 )
-from tf_amp.run.graph_run import opened
+from tf_amp.run.graph_run import GraphRun
 from tf_amp.tracing.grappler_preview import (
     graph_with_variables,
     kept_nodes,
@@ -48,9 +48,9 @@ def _sandbox_of_graph(graph: tf.Graph, *fetches: tf.Operation | tf.Tensor) -> Sa
 
 
 def _run(sandbox: Sandbox, times: int = 2) -> None:
-    with opened({"only": sandbox}, _SECONDS) as steps:
+    with GraphRun({"only": sandbox.graph_def}, sandbox.contents) as run:
         for _ in range(times):
-            steps["only"](_SECONDS)
+            run.seconds(f"only/{STEP}", _SECONDS)
 
 
 def _ops(graph_def: GraphDef) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,18 +23,19 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning.decisions import UnaskedSteps, trial_from_draft
 from grappler_pass.planning.draft import Draft, Settings, Trial
 from grappler_pass.rewriting.apply import CAST_STEM
-from tf_amp.compare.alternation import Verdict
+from tf_amp.compare.alternation import Verdict, alternate
 from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.run.graph_copy import (
     SOURCE,
+    STEP,
     WAIT,
     Content,
     NotRunnableError,
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.run.graph_run import Step, most_bytes, opened
+from tf_amp.run.graph_run import GraphRun, most_bytes, quiet_config
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.stamp_reader import with_traced_shapes
@@ -156,6 +158,19 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
     return boxes
 
 
+def run_of(
+    sandboxes: Mapping[str, Sandbox], seconds: float, *, one_op_at_a_time: bool = False
+) -> GraphRun:
+    """Return a run of sandboxes side by side, with made-up contents that they share."""
+    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
+    return GraphRun(
+        {name: box.graph_def for name, box in sandboxes.items()},
+        contents.values(),
+        config=quiet_config(one_op_at_a_time=one_op_at_a_time),
+        limit_seconds=seconds,
+    )
+
+
 def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
     """Raise where a device has no room for what it holds while the graphs run."""
     # Results lie on the device that computes them.
@@ -175,30 +190,27 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
 
 def _compared(trial: Trial, seconds: float) -> Verdict:
     end = time.perf_counter() + seconds
-    pairs: list[tuple[float, float]] = []
-    with opened(sandboxes_of(trial), _left(end)) as steps:
+    found = Verdict(())
+
+    def is_over(verdict: Verdict) -> bool:
+        nonlocal found
+        found = verdict
+        return len(verdict.pairs) >= _MOST_PAIRS
+
+    with run_of(sandboxes_of(trial), seconds) as run:
+
+        def step(name: str) -> float:
+            return run.seconds(f"{name}/{STEP}", max(end - time.perf_counter(), 1e-3))
+
+        before, after = (functools.partial(step, name) for name in (BEFORE, AFTER))
         with contextlib.suppress(tf.errors.DeadlineExceededError):
-            for pair in _pairs(steps, end):
-                pairs.append(pair)
-    if len(pairs) < _FEWEST_PAIRS:
+            for _ in range(_WARM_UPS):
+                if before() + after() > _WARM_UP_SECONDS:
+                    break
+            alternate(before, after, is_over)
+    if len(found.pairs) < _FEWEST_PAIRS:
         raise NotRunnableError("its steps take longer than there is time")
-    return Verdict(tuple(pairs))
-
-
-def _left(end: float) -> float:
-    return max(end - time.perf_counter(), 1e-3)
-
-
-def _pairs(steps: Mapping[str, Step], end: float) -> Iterator[tuple[float, float]]:
-    """Yield seconds of neighboring runs, each first in turn, until the time is over."""
-    for _ in range(_WARM_UPS):
-        took = [steps[name](_left(end)) for name in (BEFORE, AFTER)]
-        if sum(took) > _WARM_UP_SECONDS:
-            break
-    for number in range(_MOST_PAIRS):
-        order = (BEFORE, AFTER) if number % 2 else (AFTER, BEFORE)
-        seconds = {name: steps[name](_left(end)) for name in order}
-        yield seconds[BEFORE], seconds[AFTER]
+    return found
 
 
 def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
@@ -210,15 +222,15 @@ def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
     sandboxes = sandboxes_of(trial)
     end = time.perf_counter() + seconds
     least: dict[str, dict[str, float]] = {name: {} for name in sandboxes}
-    with opened(sandboxes, seconds, one_op_at_a_time=True) as steps:
-        for step in steps.values():
-            step(seconds)
+    with run_of(sandboxes, seconds, one_op_at_a_time=True) as run:
+        for name in sandboxes:
+            run.seconds(f"{name}/{STEP}", seconds)
         for count in range(_MOST_TRACES):
             if count >= _FEWEST_TRACES and time.perf_counter() > end:
                 break
             for name, found in least.items():
                 metadata = tf.compat.v1.RunMetadata()
-                steps[name](seconds, metadata)
+                run.seconds(f"{name}/{STEP}", seconds, metadata)
                 for node, took in _seconds_by_node(metadata, f"{name}/").items():
                     found[node] = min(took, found.get(node, took))
     return least

@@ -36,7 +36,7 @@ from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.view import GraphView, Node, Port
 from tf_amp.errors import AmpError
 from tf_amp.run.graph_copy import Content, describe
-from tf_amp.run.graph_run import filled_session
+from tf_amp.run.graph_run import GraphRun
 
 _BEGINS = ENTER_OPS | SWITCH_OPS
 _FLOATING = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
@@ -110,16 +110,12 @@ class Replay:
         Raises:
           NotReplayableError: it takes too long.
         """
-        with tf.Graph().as_default() as graph:
-            tf.import_graph_def(self._graph_def, name="")
-            flags = _flags(graph, self._view, self.needed, limit)
-            feed = {
-                graph.get_tensor_by_name(f"{n}:0"): v for n, v in self._feed.items()
-            }
-            with filled_session(
-                graph, self._contents, self._values, config=_config()
-            ) as session:
-                results = _run(session, list(flags.values()), feed)
+        graphs = {"": self._graph_def}
+        with GraphRun(graphs, self._contents, self._values, config=_config()) as run:
+            with run.graph.as_default():
+                flags = _flags(run.graph, self._view, self.needed, limit)
+            feed = {run.tensor(name): value for name, value in self._feed.items()}
+            results = _fetched(run, list(flags.values()), feed)
         return {i: bool(result) for i, result in zip(flags, results, strict=True)}
 
     def _add_placeholder(self, name: str, value: Any) -> None:
@@ -181,11 +177,10 @@ def _check_effects(node: Node) -> None:
         raise NotReplayableError(f"{node.name} ({node.op}) may have effects")
 
 
-def _run(session: Any, fetches: list[Any], feed: Any) -> list[Any]:
-    """Return what a Session fetches; raise NotReplayableError if it takes too long."""
-    options = tf.compat.v1.RunOptions(timeout_in_ms=int(LIMIT_SECONDS * 1000))
+def _fetched(run: GraphRun, fetches: list[Any], feed: Any) -> list[Any]:
+    """Return values of a run; raise NotReplayableError if it takes too long."""
     try:
-        return session.run(fetches, feed, options=options)  # type: ignore[no-any-return]
+        return list(run.fetch(fetches, feed, limit_seconds=LIMIT_SECONDS))
     except tf.errors.DeadlineExceededError as error:
         raise NotReplayableError(
             f"running the step again takes longer than {LIMIT_SECONDS:g} seconds"
