@@ -158,7 +158,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "report marks each step after a skipped one as skipped.",
-        "tf_amp/tools/report/run_sections.py",
+        "tf_amp/tools/report/page.py",
         "if count > before[n]]",
         "if count > 0]",
         (

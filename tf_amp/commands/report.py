@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import pathlib
 import sys
-import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,7 @@ from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
 
 if TYPE_CHECKING:
-    from tf_amp.tools.report.record import Record
+    from tf_amp.tools.report.record import JobRecord
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
@@ -113,7 +111,7 @@ def _check(options: argparse.Namespace, kind: str) -> None:
         )
 
 
-def _read(path: pathlib.Path) -> Record:
+def _read(path: pathlib.Path) -> JobRecord:
     """Read a folder or file, and say which files of it are left out."""
     from tf_amp.tools.report import record as records
 
@@ -123,12 +121,12 @@ def _read(path: pathlib.Path) -> Record:
     return record
 
 
-def _of_model(options: argparse.Namespace) -> Record:
+def _of_model(options: argparse.Namespace) -> JobRecord:
     check_tensorflow()
     from tf_amp.runtime import switch
     from tf_amp.tools.explain.explanation import explain_saved_model
     from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.report.record import Record
+    from tf_amp.tools.report.record import JobRecord
 
     if options.device_profile:
         switch.enable(device_profile=options.device_profile)
@@ -137,33 +135,33 @@ def _of_model(options: argparse.Namespace) -> Record:
     )
     predictions = tuple(each for each in found if isinstance(each, Prediction))
     plans = tuple(each.plan if isinstance(each, Prediction) else each for each in found)
-    return Record(options.model.resolve().name, plans, predictions=predictions)
+    return JobRecord(options.model.resolve().name, plans, predictions=predictions)
 
 
-def _report_script(options: argparse.Namespace, other: Record | None) -> int:
+def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
     """Run a script, write the page however it ends, and return the exit code."""
-    script, answer = script_graphs.Script(options), NOTHING
+    from tf_amp.rewriting import dumps, host
+
+    script, collector = script_graphs.Script(options), dumps.Collector()
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
-    with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as folder:
-        profile = options.device_profile or None
-        running_scripts.switch_on(
-            {amp_config.LOG: folder, amp_config.DEVICE_PROFILE: profile}
-        )
-        try:
-            script.run()
-        finally:
-            if any(pathlib.Path(folder).glob("*.plan.json")):
-                found = _read(pathlib.Path(folder))
-                named = dataclasses.replace(
-                    found, name=options.model.name, loss_scale=_loss_scale()
-                )
-                _write(options, named, other)
-                answer = DONE
-            else:
-                why = script_graphs.why_no_graph()
-                print(f"tf-amp: no report, since {why}.", file=sys.stderr)
-    return script.exit_code(answer)
+    host.current().logs.append(collector)
+    running_scripts.switch_on(
+        {amp_config.DEVICE_PROFILE: options.device_profile or None}
+    )
+    try:
+        script.run()
+    finally:
+        if collector.plans:
+            from tf_amp.tools.report.record import record_from_collector
+
+            name = options.model.name
+            record = record_from_collector(name, collector, _loss_scale())
+            _write(options, record, other)
+        else:
+            why = script_graphs.why_no_graph()
+            print(f"tf-amp: no report, since {why}.", file=sys.stderr)
+    return script.exit_code(DONE if collector.plans else NOTHING)
 
 
 def _loss_scale() -> LossScaleState | None:
@@ -180,8 +178,10 @@ def _loss_scale() -> LossScaleState | None:
     return state if state.good_steps or state.skipped_steps else None
 
 
-def _write(options: argparse.Namespace, record: Record, other: Record | None) -> None:
-    from tf_amp.tools.report.record_page import html_from_record
+def _write(
+    options: argparse.Namespace, record: JobRecord, other: JobRecord | None
+) -> None:
+    from tf_amp.tools.report.page import html_from_record
 
     write_whole(options.output, html_from_record(record, other).encode())
     graphs = counted(len(record.plans), "graph")

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from grappler_pass.plugin import GrapplerItem
     from tf_amp.compare.own_steps import Steps
     from tf_amp.config.amp_config import AmpConfig
+    from tf_amp.rewriting.dumps import PlanLog
 
 _STAMP = STAMP.encode()
 
@@ -296,10 +297,10 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
         )
         item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
-        if scope.config.log_dir is not None and not taking_part.observers:
-            dumps.dump_unplanned(
-                scope.config.log_dir, marks.graph, graph_def, item, chosen
-            )
+        if (logs := _logs(scope.config)) and not taking_part.observers:
+            unplanned = dumps.unplanned(marks.graph, graph_def, item, chosen)
+            for log in logs:
+                log.add(marks.graph, graph_def, unplanned)
         return None
     unseen.note_products()
     begin = time.perf_counter()
@@ -316,8 +317,8 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
     for place in taking_part.placers[-1:]:
         rewrite = place(graph_def, rewrite, item, given.shapes(), chosen)
     seconds = time.perf_counter() - begin
-    if scope.config.log_dir is not None:
-        dumps.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
+    for log in _logs(scope.config):
+        log.add(marks.graph, graph_def, rewrite)
     _record(rewrite, seconds, scope.config)
     return rewrite.graph_def if rewrite.changed else None
 
@@ -341,8 +342,14 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
 def _shows_plans(config: AmpConfig) -> bool:
     """Return whether anything here prints the plan of a graph once it is made."""
     taking_part = host.current()
-    shown_to = (config.log_dir, *taking_part.observers, *taking_part.watchers)
-    return _is_logged() or any(each is not None for each in shown_to)
+    shown_to = (*_logs(config), *taking_part.observers, *taking_part.watchers)
+    return _is_logged() or bool(shown_to)
+
+
+def _logs(config: AmpConfig) -> tuple[PlanLog, ...]:
+    """Return what receives the plans that are made under some settings."""
+    folders = [] if config.log_dir is None else [dumps.FolderLog(config.log_dir)]
+    return (*host.current().logs, *folders)
 
 
 def _is_logged() -> bool:
@@ -355,8 +362,11 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
 
     def decided(is_faster: bool, steps: Steps) -> None:
         notices.announce_steps(plan, config, is_faster, steps.compared)
-        if config.log_dir is not None and steps.compared is not None:
-            dumps.dump_steps(config.log_dir, plan.graph, is_faster, steps.compared)
+        if steps.compared is not None:
+            ratio, pairs = steps.compared.ratio, len(steps.compared.pairs)
+            told = dumps.ComparedSteps(plan.graph, is_faster, ratio, pairs)
+            for log in _logs(config):
+                log.add_steps(told)
         if not is_faster:
             with contextlib.suppress(ValueError):
                 host.current().plans.remove(plan)

@@ -1,11 +1,11 @@
-"""Dumps for `TF_AMP_LOG`: each graph before and after, and its plan.
+"""Logs of plans: the folder of `TF_AMP_LOG`, and collectors of this process.
 
     DIR/<process>-<number>-<function>.before.pbtxt  .after.pbtxt  .plan.txt  .plan.json
                                       .before.pbtxt  .error.txt, where it fails
                                       .steps.json, where its steps have been compared
 
 Each file is written whole or not at all, whenever the process is killed.
-Written is every graph traced under settings that rewrite, also one that stays as it is.
+Logged is every graph traced under settings that rewrite, also one that stays as it is.
 What `tf.data` traces is not, nor what is traced at O0 or while mixed precision is off.
 A folder that cannot be written costs one warning, never a rewrite.
 """
@@ -20,70 +20,125 @@ import pathlib
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from grappler_pass.costs.atomic_file import replacing
 from tf_amp.message_codes import Code
+from tf_amp.report import codec
+from tf_amp.report.counts import counted
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite, Settings
-    from tf_amp.compare.alternation import Verdict
+    from grappler_pass.planning.plan import Plan
 
 # One for each file, of whatever graph and settings.
 _numbers = itertools.count(1)
 
 
-def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) -> None:
-    """Write one graph before and, where it changed, after; and its plan."""
-    plan = rewrite.plan
-    if plan is None:
-        return
-    texts: dict[str, Callable[[], str]] = {
-        "before.pbtxt": lambda: str(before),
-        "plan.txt": lambda: f"{plan}\n",
-        "plan.json": plan.to_json,
-    }
-    if rewrite.changed:
-        texts["after.pbtxt"] = lambda: str(rewrite.graph_def)
-    _write(folder, name, texts)
+@dataclasses.dataclass(frozen=True)
+class ComparedSteps:
+    """How steps that ran both ways have decided on the plan of a graph."""
+
+    graph: str
+    is_faster: bool
+    ratio: float
+    pairs: int
+
+    def __str__(self) -> str:
+        """Say what was measured, and what has become of the plan."""
+        stays = "it stays" if self.is_faster else "float32 stays"
+        return (
+            f"steps have been compared: {self.ratio:.2f}x as fast as float32 in "
+            f"{counted(self.pairs, 'pair')}, so that {stays}"
+        )
 
 
-def dump_steps(
-    folder: pathlib.Path, name: str, is_faster: bool, compared: Verdict
-) -> None:
-    """Write how steps that ran both ways have decided on a graph's plan."""
-    fields = {
-        "graph": name,
-        "is_faster": is_faster,
-        "ratio": compared.ratio,
-        "pairs": len(compared.pairs),
-    }
-    _write(folder, name, {"steps.json": lambda: json.dumps(fields)})
+class PlanLog(Protocol):
+    """Receives every plan, and what steps have decided on it since."""
+
+    def add(self, name: str, before: GraphDef, rewrite: Rewrite) -> None:
+        """Receive one graph before and after its rewrite, with the plan."""
+
+    def add_steps(self, compared: ComparedSteps) -> None:
+        """Receive how steps that ran both ways have decided on a graph's plan."""
 
 
-def dump_failed(
-    folder: pathlib.Path, name: str, before: Callable[[], GraphDef], error: Exception
-) -> None:
-    """Write one graph, and what has failed in its rewrite."""
-    _write(
-        folder,
-        name,
-        {
-            "before.pbtxt": lambda: str(before()),
-            "error.txt": lambda: "".join(traceback.format_exception(error)),
-        },
-    )
+@dataclasses.dataclass(frozen=True)
+class Collector:
+    """Keeps the plans of this process; a `PlanLog`."""
+
+    plans: list[Plan] = dataclasses.field(default_factory=list)
+    compared: list[ComparedSteps] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str, before: GraphDef, rewrite: Rewrite) -> None:
+        """Keep a plan."""
+        if rewrite.plan is not None:
+            self.plans.append(rewrite.plan)
+
+    def add_steps(self, compared: ComparedSteps) -> None:
+        """Keep what steps have decided."""
+        self.compared.append(compared)
 
 
-def dump_unplanned(
-    folder: pathlib.Path, name: str, graph: GraphDef, item: Item, settings: Settings
-) -> None:
-    """Write a graph that is left alone, since no op in it starts low precision.
+@dataclasses.dataclass(frozen=True)
+class FolderLog:
+    """Writes plans, with graphs before and after, into a folder; a `PlanLog`."""
 
-    Its plan says for each slot why it stays float32.
+    folder: pathlib.Path
+
+    def add(self, name: str, before: GraphDef, rewrite: Rewrite) -> None:
+        """Write one graph before and, where it changed, after; and its plan."""
+        plan = rewrite.plan
+        if plan is None:
+            return
+        texts: dict[str, Callable[[], str]] = {
+            "before.pbtxt": lambda: str(before),
+            "plan.txt": lambda: f"{plan}\n",
+            "plan.json": plan.to_json,
+        }
+        if rewrite.changed:
+            texts["after.pbtxt"] = lambda: str(rewrite.graph_def)
+        self._write(name, texts)
+
+    def add_steps(self, compared: ComparedSteps) -> None:
+        """Write how steps that ran both ways have decided on a graph's plan."""
+        text = json.dumps(codec.plain(compared))
+        self._write(compared.graph, {"steps.json": lambda: text})
+
+    def add_failed(
+        self, name: str, before: Callable[[], GraphDef], error: Exception
+    ) -> None:
+        """Write one graph, and what has failed in its rewrite."""
+        self._write(
+            name,
+            {
+                "before.pbtxt": lambda: str(before()),
+                "error.txt": lambda: "".join(traceback.format_exception(error)),
+            },
+        )
+
+    def _write(self, name: str, texts: Mapping[str, Callable[[], str]]) -> None:
+        stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for suffix, text in texts.items():
+                with replacing(self.folder / f"{stem}.{suffix}") as file:
+                    file.write(text())
+        except OSError as error:
+            Code.NOT_WRITTEN.warn_once(
+                "TF_AMP_LOG: cannot write to %s: %s",
+                self.folder,
+                error,
+            )
+
+
+def unplanned(name: str, graph: GraphDef, item: Item, settings: Settings) -> Rewrite:
+    """Return the plan of a graph without any op that starts low precision.
+
+    It says for each slot why it stays float32; the graph is left alone.
     """
     from grappler_pass.pipeline import Rewrite, plan_graph
 
@@ -91,24 +146,7 @@ def dump_unplanned(
     listed = dataclasses.replace(settings, opt_level="O2", own_steps=None, memory=None)
     plan = plan_graph(graph, item, listed, shapes=dict, name=name)
     plan = dataclasses.replace(plan, opt_level=settings.opt_level)
-    dump(folder, name, graph, Rewrite(graph, plan, changed=False))
-
-
-def _write(
-    folder: pathlib.Path, name: str, texts: Mapping[str, Callable[[], str]]
-) -> None:
-    stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():
-            with replacing(folder / f"{stem}.{suffix}") as file:
-                file.write(text())
-    except OSError as error:
-        Code.NOT_WRITTEN.warn_once(
-            "TF_AMP_LOG: cannot write to %s: %s",
-            folder,
-            error,
-        )
+    return Rewrite(graph, plan, changed=False)
 
 
 def _file_name(name: str) -> str:

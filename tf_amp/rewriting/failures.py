@@ -77,7 +77,7 @@ def report(
     if config.strict:
         _keep(message, graph)
     if config.log_dir is not None:
-        dumps.dump_failed(config.log_dir, graph, before, error)
+        dumps.FolderLog(config.log_dir).add_failed(graph, before, error)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What is known of a job, and where it is read from."""
+"""A record of a job: its plans and steps, and the files that they are read from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.compare.kept_file import is_number
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
-from tf_amp.report.counts import counted
+from tf_amp.report import codec
+from tf_amp.rewriting.dumps import Collector, ComparedSteps
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.training.report import LossScaleState
@@ -21,25 +22,7 @@ _IN_DOUBT = (Outcome.OPEN.value, Outcome.WITHHELD.value)
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparedSteps:
-    """How steps that ran both ways have decided on the plan of a graph."""
-
-    graph: str
-    is_faster: bool
-    ratio: float
-    pairs: int
-
-    def __str__(self) -> str:
-        """Say what was measured, and what has become of the plan."""
-        stays = "it stays" if self.is_faster else "float32 stays"
-        return (
-            f"steps have been compared: {self.ratio:.2f}x as fast as float32 in "
-            f"{counted(self.pairs, 'pair')}, so that {stays}"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
+class JobRecord:
     """What is known of a job.
 
     Attributes:
@@ -64,7 +47,7 @@ class Record:
     left_out: tuple[str, ...] = ()
 
 
-def record_from_path(path: pathlib.Path) -> Record:
+def record_from_path(path: pathlib.Path) -> JobRecord:
     """Read a file of JSON that tf-amp wrote, or all of them in a folder.
 
     Of a folder, files that cannot be read are left out, and named in the record.
@@ -78,7 +61,7 @@ def record_from_path(path: pathlib.Path) -> Record:
         raise ScriptMissingError(f"{path}: no such file or folder.")
     if not path.is_dir():
         return _joined(path.name, [_record_from_file(path)])
-    records: list[Record] = []
+    records: list[JobRecord] = []
     left_out: list[str] = []
     for file in sorted(path.glob("*.json")):
         try:
@@ -95,7 +78,7 @@ def record_from_path(path: pathlib.Path) -> Record:
     return dataclasses.replace(joined, left_out=tuple(left_out))
 
 
-def _record_from_file(path: pathlib.Path) -> Record:
+def _record_from_file(path: pathlib.Path) -> JobRecord:
     try:
         return record_from_json(path.name, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -112,7 +95,7 @@ def _record_from_file(path: pathlib.Path) -> Record:
         ) from error
 
 
-def record_from_json(name: str, text: str) -> Record:
+def record_from_json(name: str, text: str) -> JobRecord:
     """Read what one file holds; ValueError if it is none of the kinds tf-amp writes."""
     try:
         values = json.loads(text)
@@ -122,7 +105,7 @@ def record_from_json(name: str, text: str) -> Record:
     return _joined(name, list(map(_record_of, listed)))
 
 
-def _record_of(values: Any) -> Record:
+def _record_of(values: Any) -> JobRecord:
     if not isinstance(values, dict):
         raise ValueError("it holds no object with fields")
     for marks, kind, read in _KINDS:
@@ -137,7 +120,7 @@ def _record_of(values: Any) -> Record:
     raise ValueError(f"it has the fields {', '.join(map(str, list(values)[:6]))}")
 
 
-def _joined(name: str, records: Sequence[Record]) -> Record:
+def _joined(name: str, records: Sequence[JobRecord]) -> JobRecord:
     """Return one record of all, the graph that takes longest first."""
     found: dict[str, Any] = {
         field: tuple(each for record in records for each in getattr(record, field))
@@ -145,7 +128,7 @@ def _joined(name: str, records: Sequence[Record]) -> Record:
     }
     plans = [_decided(p, found["compared"]) for p in dict.fromkeys(found["plans"])]
     found["plans"] = tuple(sorted(plans, key=lambda plan: -plan.seconds_before))
-    return Record(name, **found)
+    return JobRecord(name, **found)
 
 
 def _decided(plan: Plan, compared: Iterable[ComparedSteps]) -> Plan:
@@ -156,42 +139,48 @@ def _decided(plan: Plan, compared: Iterable[ComparedSteps]) -> Plan:
     return dataclasses.replace(plan, outcome=str(own[-1])) if own else plan
 
 
-def _from_prediction(values: dict[str, Any]) -> Record:
-    prediction = Prediction.from_json(json.dumps(values))
-    return Record(plans=(prediction.plan,), predictions=(prediction,))
+def record_from_collector(
+    name: str, collector: Collector, loss_scale: LossScaleState | None
+) -> JobRecord:
+    """Return the record of a job that has run in this process."""
+    collected = JobRecord(
+        plans=tuple(collector.plans), compared=tuple(collector.compared)
+    )
+    return dataclasses.replace(_joined(name, [collected]), loss_scale=loss_scale)
 
 
-def _from_comparison(values: dict[str, Any]) -> Record:
-    compared = ComparedSteps(**values)
+def _from_plan(values: dict[str, Any]) -> JobRecord:
+    return JobRecord(plans=(codec.from_plain(Plan, values),))
+
+
+def _from_prediction(values: dict[str, Any]) -> JobRecord:
+    prediction = codec.from_plain(Prediction, values)
+    return JobRecord(plans=(prediction.plan,), predictions=(prediction,))
+
+
+def _from_verification(values: dict[str, Any]) -> JobRecord:
+    return JobRecord(verifications=(codec.from_plain(Verification, values),))
+
+
+def _from_comparison(values: dict[str, Any]) -> JobRecord:
+    compared = codec.from_plain(ComparedSteps, values)
     if not is_number(compared.ratio) or type(compared.pairs) is not int:
         raise ValueError("no numbers")
-    return Record(compared=(compared,))
+    return JobRecord(compared=(compared,))
 
 
-def _from_run(values: dict[str, Any]) -> Record:
-    plans = (Plan.from_json(json.dumps(each["plan"])) for each in values["plans"])
-    return Record(plans=tuple(plans), runs=(values,))
+def _from_run(values: dict[str, Any]) -> JobRecord:
+    plans = (codec.from_plain(Plan, each["plan"]) for each in values["plans"])
+    return JobRecord(plans=tuple(plans), runs=(values,))
 
 
 # By fields that no other kind has.
-_KINDS: tuple[tuple[tuple[str, ...], str, Callable[[dict[str, Any]], Record]], ...] = (
-    (
-        ("decisions", "low_dtype"),
-        "a plan",
-        lambda values: Record(plans=(Plan.from_json(json.dumps(values)),)),
-    ),
+_KINDS: tuple[
+    tuple[tuple[str, ...], str, Callable[[dict[str, Any]], JobRecord]], ...
+] = (
+    (("decisions", "low_dtype"), "a plan", _from_plan),
     (("plan", "float32", "mixed"), "a prediction", _from_prediction),
-    (
-        ("checks", "tolerance"),
-        "a verification",
-        lambda values: Record(
-            verifications=(Verification.from_json(json.dumps(values)),)
-        ),
-    ),
-    (
-        ("graph", "is_faster", "ratio"),
-        "a comparison of steps",
-        _from_comparison,
-    ),
+    (("checks", "tolerance"), "a verification", _from_verification),
+    (("graph", "is_faster", "ratio"), "a comparison of steps", _from_comparison),
     (("plans", "outcome", "scale"), "a precision report", _from_run),
 )

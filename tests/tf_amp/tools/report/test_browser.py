@@ -15,8 +15,8 @@ import tf_amp
 from keras_callbacks import GradientHealthMonitor, PrecisionReport
 from tests.grappler_pass.planning.test_layers import plan_of, row
 from tests.keras_programs import fit, half, telling_model
-from tf_amp.tools.report.record import Record, record_from_path
-from tf_amp.tools.report.record_page import html_from_record
+from tf_amp.tools.report.page import html_from_record
+from tf_amp.tools.report.record import JobRecord, record_from_path
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -79,7 +79,7 @@ def large_plan(count):
 
 def open_report(page, tmp_path, plan):
     path = tmp_path / "report.html"
-    path.write_text(html_from_record(Record("job", (plan,))), encoding="utf-8")
+    path.write_text(html_from_record(JobRecord("job", (plan,))), encoding="utf-8")
     begin = time.perf_counter()
     page.goto(path.as_uri())
     seconds = time.perf_counter() - begin
@@ -162,7 +162,7 @@ def folder(tmp_path, disabled_afterwards):
 
 def test_the_sections_of_a_run_open_with_their_charts(page, folder):
     path = folder / "report.html"
-    other = Record("earlier", (tf_amp.explain(traced("O0")),))
+    other = JobRecord("earlier", (tf_amp.explain(traced("O0")),))
     html = html_from_record(record_from_path(folder), other)
     path.write_text(html, encoding="utf-8")
     page.goto(path.as_uri())

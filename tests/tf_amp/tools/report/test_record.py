@@ -14,9 +14,8 @@ from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ConfigError, UnreadableRecordError
 from tf_amp.report.files import write_whole
-from tf_amp.tools.report.record import Record, record_from_path
-from tf_amp.tools.report.record_page import html_from_record
-from tf_amp.tools.report.run_sections import sections_of_runs
+from tf_amp.tools.report.page import html_from_record, sections_of_runs
+from tf_amp.tools.report.record import JobRecord, record_from_path
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +95,7 @@ def test_the_largest_error_is_on_top(folder):
     held = dataclasses.replace(found, checks=(small, large, lost))
     (section,) = (
         each
-        for each in sections_of_runs(Record("job", verifications=(held,)))
+        for each in sections_of_runs(JobRecord("job", verifications=(held,)))
         if each.title.startswith("Numbers of")
     )
     assert [row[0] for row in section.table.rows] == ["lost", "large", "small"]
@@ -107,7 +106,7 @@ def test_the_largest_error_is_on_top(folder):
 def test_of_the_steps_of_a_run_those_are_marked_that_were_skipped():
     scales = (1, 8.0, 0, ""), (2, 4.0, 1, "Exp"), (3, 4.0, 1, ""), (4, 2.0, 2, "")
     run = {"model": "net", "scales": scales}
-    section, *_ = sections_of_runs(Record("job", runs=(run,)))
+    section, *_ = sections_of_runs(JobRecord("job", runs=(run,)))
     skipped = section.figure.data[1]
     assert (skipped.x, skipped.y) == ((2, 4), (4.0, 2.0))
     assert skipped.text == ("Exp", "origin not known")
@@ -115,7 +114,7 @@ def test_of_the_steps_of_a_run_those_are_marked_that_were_skipped():
 
 def test_a_job_beside_another_shows_whose_types_differ():
     low, kept = tf_amp.explain(traced("O2")), tf_amp.explain(traced("O0"))
-    html = html_from_record(Record("now", (low,)), Record("before", (kept,)))
+    html = html_from_record(JobRecord("now", (low,)), JobRecord("before", (kept,)))
     assert "Beside before" in html and "float32 to bfloat16" in html
 
 
