@@ -41,7 +41,7 @@ from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.stamps import current_config
-from tf_amp.training.checkpoints import installing
+from tf_amp.training import checkpoints
 
 _MILLI = 1e3
 _WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
@@ -175,7 +175,7 @@ class AutoMixedPrecision(Callback):
         # Where Keras is loaded, so that the end of `fit` is seen however it comes.
         model_scopes.install()
         # Another callback may restore a checkpoint before this one begins.
-        installing.install()
+        checkpoints.install()
 
     @property
     def watch(self) -> PlanWatch:

@@ -13,9 +13,7 @@ from tests.checkpoint_ways import X, Y
 from tests.scaling import scaled_by
 from tf_amp import DynamicLossScale, LossScale
 from tf_amp.rewriting import host
-from tf_amp.training.checkpoints import installing
-from tf_amp.training.loss_scale import resumption, variables
-from tf_amp.training.optimizers import skipping
+from tf_amp.training import checkpoints, optimizers, restored_scales, states
 
 
 def dynamic(initial: float = 2.0**10) -> DynamicLossScale:
@@ -33,10 +31,10 @@ def fit(model: Any, *inputs: np.ndarray, **arguments: Any) -> None:
 def anew() -> Iterator[None]:
     """Begin as a process does: no state, nothing restored, no plan."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(variables, "_eager_states", {})
-        patch.setattr(variables, "_latest", [])
-        patch.setattr(resumption, "_restored", [])
-        patch.setattr(skipping, "_applied", [])
+        patch.setattr(states, "_eager_states", {})
+        patch.setattr(states, "_latest", [])
+        patch.setattr(restored_scales, "_restored", [])
+        patch.setattr(optimizers, "_applied", [])
         host.forget()
         yield
 
@@ -45,5 +43,5 @@ def anew() -> Iterator[None]:
 def training(loss_scale: LossScale) -> Iterator[LossScale]:
     """Begin anew; scale and keep what is done inside."""
     with anew(), scaled_by(loss_scale):
-        installing.install()
+        checkpoints.install()
         yield loss_scale

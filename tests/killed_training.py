@@ -25,8 +25,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
-from tf_amp.training.checkpoints import keras_files, name_based, object_based
-from tf_amp.training.loss_scale import scale_state
+from tf_amp.training import checkpoint_record, checkpoints, scale_state
 
 v1 = tf.compat.v1
 EPOCHS, BATCHES = 4, 4
@@ -219,10 +218,10 @@ def _enable(way: str, begins: bool) -> None:
 
 def _forget() -> None:
     """Let nothing that tf-amp has kept be found."""
-    object_based._record_in = lambda path: None
-    keras_files.side_file.read = lambda path: ()
+    checkpoints._record_in = lambda path: None
+    checkpoint_record.read_beside = lambda path: ()
     scale_state.PREFIX = "renamed"
-    name_based._OURS = "renamed/"
+    checkpoints._OURS = "renamed/"
 
 
 @contextlib.contextmanager

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from tf_amp import LossScale, loss_scale_state
 from tf_amp import _tensorflow_private as private
-from tf_amp.training.checkpoints import installing
-from tf_amp.training.gradients import decorators as gradients
+from tf_amp.training import checkpoints, gradients
 
 
 @contextlib.contextmanager
@@ -21,7 +20,7 @@ def scaled_by(loss_scale: LossScale) -> Iterator[LossScale]:
     # What another test has left in place would stay, with its own loss scale.
     private.remove()
     gradients.install(lambda: loss_scale)
-    installing.install()
+    checkpoints.install()
     try:
         yield loss_scale
     finally:

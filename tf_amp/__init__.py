@@ -51,12 +51,8 @@ if TYPE_CHECKING:
     from tf_amp.tools.optimize import optimize
     from tf_amp.tools.verify.functions import ranges, verify
     from tf_amp.tools.verify.verification import Verification
-    from tf_amp.training.gradients.unscaled import in_true_units
-    from tf_amp.training.report import (
-        LossScaleState,
-        loss_scale_state,
-        set_loss_scale,
-    )
+    from tf_amp.training.program_scaling import in_true_units
+    from tf_amp.training.report import LossScaleState, loss_scale_state, set_loss_scale
 
 __version__ = "0.1.0"
 
@@ -129,7 +125,7 @@ _HOMES = {
     "tf_amp.tools.optimize": "optimize",
     "tf_amp.tools.verify.functions": "ranges verify",
     "tf_amp.tools.verify.verification": "Verification",
-    "tf_amp.training.gradients.unscaled": "in_true_units",
+    "tf_amp.training.program_scaling": "in_true_units",
     "tf_amp.training.report": "LossScaleState loss_scale_state set_loss_scale",
 }
 

@@ -1,7 +1,8 @@
 """What is saved where a graph arrives with less than what Keras 3 writes.
 
 It was traced so, for want of a way to tell afterwards which operations of a graph are
-an optimizer's, or a normalization's: `tf_amp.training.fusions` says how.
+an optimizer's, or a normalization's: `optimizer_fusions` and `layer_fusions` of
+`tf_amp.training` say how.
 """
 
 from __future__ import annotations

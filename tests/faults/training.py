@@ -54,7 +54,7 @@ _OF_LOSS_SCALES = (
     ),
     Fault(
         "A skipped step counts towards the next growth of the loss scale.",
-        "tf_amp/training/finiteness/scale_update.py",
+        "tf_amp/training/scale_update.py",
         'counters = {"good_steps": 0, "skipped_steps": skipped, "finite": 0}',
         "counters = {\n"
         '                "good_steps": reading["good_steps"] + 1,\n'
@@ -93,7 +93,7 @@ _OF_GRADIENTS = (
     ),
     Fault(
         "Gradients taken within other gradients are scaled a second time.",
-        "tf_amp/training/gradients/gradient_context.py",
+        "tf_amp/training/tape_calls.py",
         "return _at_work.get()[0] or scale_at_run_time.is_differentiating()",
         "return scale_at_run_time.is_differentiating()",
         (
@@ -104,7 +104,7 @@ _OF_GRADIENTS = (
     ),
     Fault(
         "Gradients asked for twice of one persistent tape count as two steps.",
-        "tf_amp/training/gradients/tape_calls.py",
+        "tf_amp/training/tape_calls.py",
         "return record.calls[key].again()",
         "return record.calls[key]",
         (
@@ -114,7 +114,7 @@ _OF_GRADIENTS = (
     ),
     Fault(
         "Sparse gradients are not looked at before a step.",
-        "tf_amp/training/optimizers/finite_steps.py",
+        "tf_amp/training/finite_steps.py",
         "return gradient.values if isinstance(gradient, tf.IndexedSlices) "
         "else gradient",
         "return gradient",
@@ -122,14 +122,14 @@ _OF_GRADIENTS = (
     ),
     Fault(
         "The gradients of tf.gradients in a graph are not scaled.",
-        "tf_amp/training/gradients/decorators.py",
+        "tf_amp/training/gradients.py",
         "    install_hook(private.GRAPH_GRADIENTS, graph_gradients)\n",
         "",
         (f"{_GRADIENTS}/test_gradients_in_sessions.py",),
     ),
     Fault(
         "A loss that an optimizer scales itself is scaled once more.",
-        "tf_amp/training/gradients/existing_scaling.py",
+        "tf_amp/training/program_scaling.py",
         "is_scaled = _is_noted(list(targets))",
         "is_scaled = False",
         (
@@ -139,8 +139,8 @@ _OF_GRADIENTS = (
     ),
     Fault(
         "An overflow of inner gradients counts again for what is made of them.",
-        "tf_amp/training/optimizers/called_functions.py",
-        "return finite_flags(votes.ancestry_of(gradients), [state])[0]",
+        "tf_amp/training/finite_steps.py",
+        "return flags_of_calls(finite_flags.ancestry_of(gradients), [state])[0]",
         "return []",
         (
             f"{_GRADIENTS}/test_gradients.py::"
@@ -149,7 +149,7 @@ _OF_GRADIENTS = (
     ),
     Fault(
         "A call for gradients that fails leaves its scale in force.",
-        "tf_amp/training/finiteness/scale_at_run_time.py",
+        "tf_amp/training/scale_at_run_time.py",
         "            variable.assign(1.0)\n        raise",
         "            pass\n        raise",
         (
@@ -161,7 +161,7 @@ _OF_GRADIENTS = (
 _OF_SKIPPING = (
     Fault(
         "A step whose gradients overflowed is applied.",
-        "tf_amp/training/optimizers/skipping.py",
+        "tf_amp/training/optimizers.py",
         "finite = finite_step(step.grads, step.variables, step.optimizer)",
         "finite = None",
         (
@@ -171,7 +171,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "An overflow on one replica is not known to the others.",
-        "tf_amp/training/finiteness/of_gradients.py",
+        "tf_amp/training/scale_update.py",
         "return tf.equal(summed_over_replicas(against), 0.0)",
         "return finite",
         (
@@ -181,7 +181,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "A step is skipped for the overflow of another optimizer's gradients.",
-        "tf_amp/training/optimizers/finite_steps.py",
+        "tf_amp/training/finite_steps.py",
         "    is_known = found.is_whole and are_all and not found.arguments\n",
         "    flags += [state.is_finite() for state in states]\n"
         "    is_known = found.is_whole and are_all and not found.arguments\n",
@@ -192,7 +192,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "Gradients summed up by hand over several calls take in an overflow.",
-        "tf_amp/training/optimizers/assignments.py",
+        "tf_amp/training/assignments.py",
         "        (private.CHANGES, lambda target, arguments, values: "
         "tf.zeros_like(values)),\n",
         "",
@@ -203,7 +203,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "A skipped step counts among the iterations of the optimizer.",
-        "tf_amp/training/optimizers/skipping.py",
+        "tf_amp/training/optimizers.py",
         "return step.take(step.grads) if finite else None",
         "return step.take(step.grads) if finite else "
         "step.optimizer.iterations.assign_add(1)",
@@ -211,7 +211,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "Each tower of one step lowers the loss scale by itself.",
-        "tf_amp/training/optimizers/towers.py",
+        "tf_amp/training/finite_steps.py",
         "if len(waiting) < 2:",
         "if len(waiting) < 99:",
         (
@@ -221,7 +221,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "In a function compiled by XLA an overflow leaves the loss scale as it is.",
-        "tf_amp/training/finiteness/scale_update.py",
+        "tf_amp/training/scale_update.py",
         "after = tf.where(finite, good.get(name, before), bad.get(name, before))",
         "after = tf.where(finite, good.get(name, before), before)",
         (
@@ -231,7 +231,7 @@ _OF_SKIPPING = (
     ),
     Fault(
         "After an overflow a variable of a weight's shape takes nothing in any more.",
-        "tf_amp/training/finiteness/eager_steps.py",
+        "tf_amp/training/finite_flags.py",
         "finite = not any(map(bool, overflowed)) or bool(are_finite([value]))",
         "finite = not any(map(bool, overflowed))",
         (
@@ -243,7 +243,7 @@ _OF_SKIPPING = (
 _OF_FUSED_TRAINING = (
     Fault(
         "The fused step of Adam is taken without epsilon.",
-        "tf_amp/training/fusions/optimizer_steps.py",
+        "tf_amp/training/optimizer_fusions.py",
         "        beta2=beta2,\n        epsilon=optimizer.epsilon,",
         "        beta2=beta2,\n        epsilon=0.0,",
         (
@@ -253,7 +253,7 @@ _OF_FUSED_TRAINING = (
     ),
     Fault(
         "Rows twice in a sparse gradient are summed before they are squared.",
-        "tf_amp/training/fusions/optimizer_steps.py",
+        "tf_amp/training/optimizer_fusions.py",
         "_squares(gradient) if is_sparse else None,",
         "None,",
         (
@@ -263,7 +263,7 @@ _OF_FUSED_TRAINING = (
     ),
     Fault(
         "A fused batch normalization keeps a variance with Bessel's correction.",
-        "tf_amp/training/fusions/batch_statistics.py",
+        "tf_amp/training/layer_fusions.py",
         "variance * ((count - 1.0) / count)",
         "variance * (count / count)",
         (
@@ -275,14 +275,14 @@ _OF_FUSED_TRAINING = (
 _OF_CHECKPOINTS = (
     Fault(
         "A restored training begins with a fresh loss scale.",
-        "tf_amp/training/loss_scale/resumption.py",
+        "tf_amp/training/restored_scales.py",
         "return {**saved.values, **given(loss_scale)}",
         "return {**fresh, **given(loss_scale)}",
         (f"{_CHECKPOINTS}/test_checkpoints.py::test_a_state_in_use_is_set_back",),
     ),
     Fault(
         "A Keras file is loaded with the loss scale of other weights.",
-        "tf_amp/training/checkpoints/keras_files.py",
+        "tf_amp/training/checkpoints.py",
         "record = next((one for one in records if one.step == key), None)",
         "record = next(iter(records), None)",
         (
@@ -292,14 +292,14 @@ _OF_CHECKPOINTS = (
     ),
     Fault(
         "A restored training plans its graphs anew.",
-        "tf_amp/training/checkpoints/snapshot.py",
+        "tf_amp/training/checkpoint_record.py",
         "    host.current().memory.resume(record.plans)\n",
         "",
         (f"{_CHECKPOINTS}/test_checkpoints.py::test_plans_go_with_a_checkpoint",),
     ),
     Fault(
         "A Saver cannot restore a checkpoint that was written without a loss scale.",
-        "tf_amp/training/checkpoints/name_based.py",
+        "tf_amp/training/checkpoints.py",
         "fresh = _missing(sess.graph, saver, shapes, path)",
         "fresh: dict[Any, Any] = {}",
         (
@@ -309,9 +309,9 @@ _OF_CHECKPOINTS = (
     ),
     Fault(
         "A model saved twice at one step has no record of the step before.",
-        "tf_amp/training/checkpoints/side_file.py",
-        "before = [one for one in read(path) if one.step != record.step]",
-        "before = list(read(path))",
+        "tf_amp/training/checkpoint_record.py",
+        "before = [one for one in read_beside(path) if one.step != record.step]",
+        "before = list(read_beside(path))",
         (f"{_CHECKPOINTS}/test_checkpoint_records.py",),
     ),
 )

@@ -29,7 +29,7 @@ from tests.keras_programs import (
     telling_model,
 )
 from tf_amp.errors import ConfigError
-from tf_amp.training.loss_scale.scale_state import ScaleState
+from tf_amp.training.scale_state import ScaleState
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

@@ -29,8 +29,8 @@ from tf_amp.rewriting import (
     graph_settings,
     host,
     notices,
+    scaled_losses,
     stripping,
-    unneeded_loss_scales,
     unseen,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
@@ -180,7 +180,7 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
 def _unscaled(arrival: Arrival) -> GraphDef | None:
     if arrival.is_changed or host.current().observers:
         return None
-    return unneeded_loss_scales.taken_out(arrival)
+    return scaled_losses.without_unneeded_scales(arrival)
 
 
 _PASSES = (

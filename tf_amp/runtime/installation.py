@@ -15,13 +15,19 @@ from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
+from tf_amp.rewriting import (
+    agreement,
+    arriving_graphs,
+    failures,
+    host,
+    scaled_losses,
+    stripping,
+)
 from tf_amp.rewriting import compiled as compiled
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, in_force, settings_here, stamp_graph
-from tf_amp.training.finiteness import finite_branches, second_tries
-from tf_amp.training.overflow import origin as overflow_origin
+from tf_amp.training import overflow_origin
 
 # Under strict settings; what was traced under them keeps them.
 _RAISING = (private.CALL_FUNCTION, private.RUN_SESSION)
@@ -48,10 +54,8 @@ def install_marking() -> None:
 
 def install_loss_scaling() -> None:
     """Scale losses where gradients are computed, and skip steps that overflow."""
-    from tf_amp.training.checkpoints import installing
-    from tf_amp.training.gradients import decorators as gradients
-    from tf_amp.training.gradients.existing_scaling import is_scaling_forbidden
-    from tf_amp.training.optimizers import sync_replicas
+    from tf_amp.training import checkpoints, gradients, optimizers
+    from tf_amp.training.program_scaling import is_scaling_forbidden
 
     def current_loss_scale() -> LossScale:
         config = current_config()
@@ -64,8 +68,8 @@ def install_loss_scaling() -> None:
         return loss_scale
 
     gradients.install(current_loss_scale)
-    sync_replicas.install()
-    installing.install()
+    optimizers.install()
+    checkpoints.install()
     look = private.acting_after(overflow_origin.look_after_run)
     private.install(tracing.AFTER_SESSION_RUN, look)
 
@@ -115,12 +119,12 @@ def _build_host() -> None:
             host.Pass(
                 "lighten",
                 "keeps a Switch in front of each variable",
-                finite_branches.lightened,
+                scaled_losses.with_light_branches,
             ),
             host.Pass(
                 "second try",
                 "leaves gradients that overflow as they are",
-                second_tries.added,
+                scaled_losses.with_second_tries,
             ),
             host.Pass(
                 "watch",
@@ -135,9 +139,9 @@ def _build_host() -> None:
 
 
 def _skipped_steps() -> int | None:
-    from tf_amp.training.loss_scale import variables
+    from tf_amp.training import states
 
-    known = variables.latest_state()
+    known = states.latest_state()
     if known is None or known.in_graph or not known.loss_scale.scales:
         return None
     return int(known.evaluate()["skipped_steps"])

@@ -16,8 +16,8 @@ from tf_amp.report.display import Display
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from tf_amp.training.loss_scale.scale_state import ScaleState
-    from tf_amp.training.overflow.messages import OverflowOrigin
+    from tf_amp.training.overflow_origin import OverflowOrigin
+    from tf_amp.training.scale_state import ScaleState
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -71,7 +71,7 @@ def loss_scale_state(
       ConfigError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
     check_tensorflow()
-    from tf_amp.training.overflow import origin as overflow_origin
+    from tf_amp.training import overflow_origin
 
     known = _state_of(loss_scale)
     if known is None:
@@ -128,9 +128,9 @@ def set_loss_scale(
 
 
 def _state_of(loss_scale: LossScale | None) -> ScaleState | None:
-    from tf_amp.training.loss_scale import variables
+    from tf_amp.training import states
 
-    known = variables.latest_state()
+    known = states.latest_state()
     if loss_scale is None or (known is not None and known.loss_scale is loss_scale):
         return known
-    return variables.find_state(loss_scale)
+    return states.find_state(loss_scale)

@@ -18,7 +18,7 @@ from tests.fuzz_check import check_seed
 from tests.random_graphs import random_graph
 from tests.sketch import sketch
 from tests.soundness import FLOAT32, assert_sound, assert_valid
-from tf_amp.training.fusions import batch_statistics
+from tf_amp.training import layer_fusions
 
 # Small programs of Keras in which each rewrite beside types is found, while they are
 # what they are; and those among which it is to be found otherwise.
@@ -77,12 +77,12 @@ def test_random_programs_of_keras_reach_each_rewrite_beside_types() -> None:
 def test_a_kernel_that_is_traced_and_computes_otherwise_is_noticed(monkeypatch) -> None:
     # It normalizes by the statistics of a batch, and is to move averages of them.
     assert check_seed(174, ("bfloat16",)).failures == ()
-    move = batch_statistics._move
+    move = layer_fusions._move
 
     def move_further(average: object, value: tf.Tensor, momentum: float) -> None:
         move(average, 1.01 * value, momentum)
 
-    monkeypatch.setattr(batch_statistics, "_move", move_further)
+    monkeypatch.setattr(layer_fusions, "_move", move_further)
     (failure,) = check_seed(174, ("bfloat16",)).failures
     assert failure.startswith("as it was traced")
 

@@ -127,7 +127,7 @@ def test_gradients_that_were_made_in_float16_are_checked_where_they_are_applied(
 
 
 def test_a_graph_without_its_loss_scale_never_goes_to_float16():
-    from tf_amp.rewriting import unneeded_loss_scales
+    from tf_amp.rewriting import scaled_losses
 
     tf_amp.enable(dtype="float16")
     visits = []
@@ -137,14 +137,14 @@ def test_a_graph_without_its_loss_scale_never_goes_to_float16():
         visits.append((arrival.data, changed and changed.SerializeToString()))
         return changed
 
-    original, unneeded_loss_scales.taken_out = (
-        unneeded_loss_scales.taken_out,
+    original, scaled_losses.without_unneeded_scales = (
+        scaled_losses.without_unneeded_scales,
         noting,
     )
     try:
         stepper(tf.Variable(W))(X)
     finally:
-        unneeded_loss_scales.taken_out = original
+        scaled_losses.without_unneeded_scales = original
     (first, taken_out), *later = [v for v in visits if b"tf_amp_if_finite" in v[0]]
 
     assert b"_tf_amp_scale" in first

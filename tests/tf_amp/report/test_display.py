@@ -15,7 +15,7 @@ from tf_amp.tools.audit.remedies import Obstacle
 from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain.prediction import OpTimes, Prediction, Times
 from tf_amp.tools.verify.verification import Difference, TensorCheck, Verification
-from tf_amp.training.overflow.messages import OverflowOrigin
+from tf_amp.training.overflow_origin import OverflowOrigin
 from tf_amp.training.report import LossScaleState
 
 # What a browser, and what rich would take for something else than text.

@@ -40,10 +40,10 @@ OUTSIDE = {
     "tf_amp.rewriting.graph_settings.settings_for": ("settings", "float32"),
     "tf_amp.rewriting.arriving_graphs._item_from_grappler": ("settings", "float32"),
     "tf_amp.rewriting.arriving_graphs.stripping.is_converted": ("read", "float32"),
-    "tf_amp.training.overflow.origin.float32_nodes": ("read", "float32"),
+    "tf_amp.training.overflow_origin.float32_nodes": ("read", "float32"),
     "tf_amp.rewriting.compiled.called_in_turn": ("compiled", "bfloat16"),
-    "tf_amp.training.finiteness.finite_branches.lightened": ("lighten", "bfloat16"),
-    "tf_amp.training.overflow.origin.keeping_graph": ("watch", "bfloat16"),
+    "tf_amp.rewriting.scaled_losses.with_light_branches": ("lighten", "bfloat16"),
+    "tf_amp.training.overflow_origin.keeping_graph": ("watch", "bfloat16"),
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 from absl import logging
 
 from tf_amp.message_codes import Code
-from tf_amp.training.optimizers import skipping
+from tf_amp.training import optimizers
 
 
 @pytest.fixture
@@ -20,5 +20,5 @@ def logged(monkeypatch):
 
     monkeypatch.setattr(logging, "log_first_n", log_first_n)
     monkeypatch.setattr(Code, "warn_once", warn_once)
-    monkeypatch.setattr(skipping, "_applied", [])
+    monkeypatch.setattr(optimizers, "_applied", [])
     return lines

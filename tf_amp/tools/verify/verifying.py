@@ -43,7 +43,7 @@ from tf_amp.tools.verify.verification import (
     default_tolerance,
 )
 from tf_amp.tracing.stamp_reader import forward_names
-from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
+from tf_amp.training.scale_state import PREFIX as LOSS_SCALE
 
 # In the name of a loss scale that stays what it is.
 _STATIC = "Static"

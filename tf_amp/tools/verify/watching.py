@@ -23,8 +23,8 @@ from grappler_pass.graph.walks import reached
 from tf_amp.run.graph_cases import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
 from tf_amp.tracing.stamp_reader import is_gradient
-from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
-from tf_amp.training.overflow.replay import hidden_nodes
+from tf_amp.training.overflow_search import hidden_nodes
+from tf_amp.training.scale_state import PREFIX as LOSS_SCALE
 
 UPDATE = "update"
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")

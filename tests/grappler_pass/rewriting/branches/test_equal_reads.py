@@ -8,8 +8,8 @@ import tensorflow as tf
 from benchmarks.executed import count_executed
 from grappler_pass.annotations import FINITE_BRANCH
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches import equal_reads
-from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
+from grappler_pass.rewriting import branches
+from grappler_pass.rewriting.branches import merge_equal_reads
 from tests.branch_graphs import outcome
 from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
@@ -220,7 +220,7 @@ def test_reads_of_two_branches_stay_two_and_the_dead_one_kills_nothing_else():
 def trained(monkeypatch, merging):
     """Return the reads executed in a step, and all values after four."""
     if not merging:
-        monkeypatch.setattr(equal_reads, "merge_equal_reads", lambda *given: None)
+        monkeypatch.setattr(branches, "merge_equal_reads", lambda *given: None)
     rng = np.random.default_rng(1)
     x = tf.constant(rng.normal(size=(16, 4)), tf.float32)
     shapes = [(4, 8), (8,), (8, 8), (8, 1)]

@@ -4,7 +4,7 @@ import pytest
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches.known import without_known_branches
+from grappler_pass.rewriting.branches import without_known_branches
 from tests.branch_graphs import outcome
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text

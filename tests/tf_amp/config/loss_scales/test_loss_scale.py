@@ -19,8 +19,8 @@ from tf_amp import (
     loss_scale_state,
 )
 from tf_amp.config.loss_scales import dynamic
-from tf_amp.training.loss_scale import resumption
-from tf_amp.training.loss_scale.saved_scale import saved_scale
+from tf_amp.training import restored_scales
+from tf_amp.training.restored_scales import saved_scale
 
 
 def model(spec, overflows):
@@ -233,12 +233,12 @@ def test_who_overrides_what_is_done_after_a_step_has_it_done_after_each(spec, sc
 def test_a_scale_that_changes_is_resumed_as_saved_and_one_that_stays_as_given(
     monkeypatch,
 ):
-    monkeypatch.setattr(resumption, "_restored", [])
+    monkeypatch.setattr(restored_scales, "_restored", [])
     saved = {"scale": 32.0, "good_steps": 3, "skipped_steps": 0, "finite": 1}
     for spec, scale in ((Doubling(4.0), 32.0), (StaticLossScale(4.0), 4.0)):
-        resumption.wait((saved_scale(spec, saved),), "a checkpoint")
+        restored_scales.wait((saved_scale(spec, saved),), "a checkpoint")
         fresh = {**saved, "scale": 4.0}
-        assert resumption.resumed(spec, fresh)["scale"] == scale
+        assert restored_scales.resumed(spec, fresh)["scale"] == scale
 
 
 @pytest.mark.parametrize("scale", [2.0**126, 2.0**-126])

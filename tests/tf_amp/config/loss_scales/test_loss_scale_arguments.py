@@ -23,7 +23,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import loss_scale_for
 from tf_amp.config.loss_scales.words import loss_scale_from_words, words_from_loss_scale
 from tf_amp.runtime.switch import current_config
-from tf_amp.training.loss_scale.variables import find_state
+from tf_amp.training.states import find_state
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE = f"{SWITCH}_GRAPH_REWRITE"

@@ -16,7 +16,7 @@ from tf_amp import (
 )
 from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
-from tf_amp.training.checkpoints import object_based
+from tf_amp.training import checkpoints
 
 
 def optimized():
@@ -103,7 +103,7 @@ def test_a_damaged_state_is_told_of_and_the_scale_starts_fresh(
     tmp_path, caplog, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(object_based, "text_from_records", lambda records: "{")
+        patch.setattr(checkpoints, "text_from_records", lambda records: "{")
         path, _ = trained(dynamic(), tmp_path)
     with training(dynamic()) as loss_scale:
         model = optimized()
@@ -151,7 +151,7 @@ def test_what_was_restored_is_saved_again_without_a_step(saved, tmp_path):
 
 def test_without_scaling_checkpoints_hold_nothing_more(tmp_path):
     path, _ = trained(NoOpLossScale(), tmp_path)
-    assert not tf.train.load_checkpoint(path).has_tensor(object_based.KEY)
+    assert not tf.train.load_checkpoint(path).has_tensor(checkpoints.KEY)
 
 
 def test_a_checkpoint_in_a_session_holds_the_state_of_each_save(tmp_path):

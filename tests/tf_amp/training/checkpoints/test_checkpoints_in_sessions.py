@@ -13,8 +13,8 @@ from tf_amp import StaticLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
-from tf_amp.training.checkpoints import side_file
-from tf_amp.training.loss_scale.scale_state import PREFIX
+from tf_amp.training import checkpoint_record
+from tf_amp.training.scale_state import PREFIX
 
 v1 = tf.compat.v1
 
@@ -190,7 +190,7 @@ def test_plans_lie_beside_the_checkpoint_and_go_with_it(tmp_path):
             made.saver.save(made.session, str(tmp_path / "c"), global_step=i)
             for i in range(2)
         )
-    assert not side_file.path_beside(first).exists()
+    assert not checkpoint_record.path_beside(first).exists()
     with program(dynamic()) as made:
         made.saver.restore(made.session, second)
         assert host.current().memory.known() == plan

@@ -13,7 +13,7 @@ from tests.checkpoint_ways import BAD, X, compiled
 from tests.checkpointing import dynamic, fit, training
 from tests.forking import run_forked
 from tests.scaling import figures
-from tf_amp.training.checkpoints import side_file
+from tf_amp.training import checkpoint_record
 
 
 @pytest.fixture(scope="module")
@@ -56,23 +56,23 @@ def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(
 ):
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = str(tmp_path / "m.keras")
-    side_file.path_beside(path).write_text('{"tf_amp": 1, "rec')
+    checkpoint_record.path_beside(path).write_text('{"tf_amp": 1, "rec')
     with training(dynamic()) as loss_scale:
         fit(keras.models.load_model(path))
         assert figures(loss_scale) == (2.0**10, 1, 0)
     assert caplog.text.count("is damaged (") == 1
     aside = pathlib.Path(f"{path}.tf_amp.json.corrupt")
-    assert aside.exists() and not side_file.path_beside(path).exists()
+    assert aside.exists() and not checkpoint_record.path_beside(path).exists()
 
 
 def test_a_state_of_other_weights_is_not_used(stored, tmp_path, caplog):
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "m.keras"
-    record = side_file.path_beside(path).read_bytes()
+    record = checkpoint_record.path_beside(path).read_bytes()
     model = keras.models.load_model(path)
     model.set_weights([2.0 * weight for weight in model.get_weights()])
     model.save(path)
-    side_file.path_beside(path).write_bytes(record)
+    checkpoint_record.path_beside(path).write_bytes(record)
     with training(dynamic()):
         fit(keras.models.load_model(path))
     assert caplog.text.count("belongs to other weights") == 1
@@ -119,7 +119,7 @@ def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
     with training(dynamic()) as loss_scale:
         fit(compiled(keras), callbacks=callbacks)
         latest = figures(loss_scale)
-        record = side_file.read(best)[0].loss_scales[0].values
+        record = checkpoint_record.read_beside(best)[0].loss_scales[0].values
         assert (record["scale"], record["good_steps"]) == latest[:2]
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["best.keras", "best.keras.tf_amp.json"]
@@ -129,10 +129,10 @@ def test_a_model_without_a_state_leaves_no_file_beside(stored, tmp_path):
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "m.keras"
     compiled(keras).save(path)
-    assert side_file.path_beside(path).exists()
+    assert checkpoint_record.path_beside(path).exists()
     with training(dynamic()):
         compiled(keras).save(path)
-    assert not side_file.path_beside(path).exists()
+    assert not checkpoint_record.path_beside(path).exists()
 
 
 class Exported(tf.Module):
@@ -170,17 +170,17 @@ def test_a_function_that_trains_can_be_exported_and_holds_nothing_of_ours(tmp_pa
 def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
     program = f"""
     import pathlib, keras, numpy as np, tensorflow as tf, tf_amp
-    from tf_amp.training.checkpoints import keras_files, side_file
+    from tf_amp.training import checkpoint_record
     folder = pathlib.Path({str(tmp_path)!r})
     cpu = tf.config.list_physical_devices("CPU")[0]
     device = tf.config.LogicalDeviceConfiguration()
     tf.config.set_logical_device_configuration(cpu, [device, device])
     tf_amp.enable(dtype="float16", opt_level="O2", loss_scale="dynamic:initial=65536")
-    writes, write = [], side_file.write
+    writes, write = [], checkpoint_record.write_beside
     def noting(path, record):
         writes.append(pathlib.Path(path).name)
         write(path, record)
-    keras_files.side_file.write = noting
+    checkpoint_record.write_beside = noting
 
     def model():
         made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -202,7 +202,7 @@ def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
     assert tf_amp.loss_scale_state().scale < scale
     saved.restore(path).assert_consumed()
     assert tf_amp.loss_scale_state().scale == scale
-    (held,) = tf_amp.training.loss_scale.variables.states_here()
+    (held,) = tf_amp.training.states.states_here()
     floats = held.variables_by_kind["floats"]
     for copy in held.strategy.experimental_local_results(floats):
         assert copy.numpy()[0] == scale

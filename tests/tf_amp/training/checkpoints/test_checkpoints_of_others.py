@@ -13,7 +13,7 @@ from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
-from tf_amp.training.checkpoints import side_file
+from tf_amp.training import checkpoint_record
 
 
 def stored(path, *inputs, loss_scale=None):
@@ -40,7 +40,7 @@ def overflowed(tmp_path_factory):
 def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tmp_path):
     of_teacher = dynamic(2.0**5) if with_record else None
     teacher = stored(tmp_path / "teacher.keras", X, loss_scale=of_teacher)
-    assert side_file.path_beside(teacher).exists() == with_record
+    assert checkpoint_record.path_beside(teacher).exists() == with_record
     plan = {"student": PlanRecord("step", "5", 3)}
     with training(dynamic()) as loss_scale:
         host.current().memory.resume(plan)
@@ -53,7 +53,7 @@ def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tm
         assert figures(loss_scale) == (2.0**9, 2, 1)
         student.save(tmp_path / "student.keras")
         assert kept.built
-    (record,) = side_file.read(tmp_path / "student.keras")
+    (record,) = checkpoint_record.read_beside(tmp_path / "student.keras")
     assert [saved.values["scale"] for saved in record.loss_scales] == [2.0**9]
 
 

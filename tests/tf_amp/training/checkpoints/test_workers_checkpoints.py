@@ -21,17 +21,17 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 task = strategy.cluster_resolver.task_id
 import tf_keras
 import tf_amp
-from tf_amp.training.checkpoints import side_file
+from tf_amp.training import checkpoint_record
 
 EPOCHS, STEPS, SIZE = 3, 3, 512
 folder = pathlib.Path(os.environ["FOLDER"])
 resumed = int(os.environ["RESUMED"])
 
-written, write = [], side_file.write
+written, write = [], checkpoint_record.write_beside
 def noting(path, record):
     written.append(pathlib.Path(path).parent == folder)
     write(path, record)
-side_file.write = noting
+checkpoint_record.write_beside = noting
 
 tf_keras.utils.set_random_seed(1)
 with strategy.scope():

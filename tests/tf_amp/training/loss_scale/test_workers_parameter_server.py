@@ -21,8 +21,8 @@ if resolver.task_type in ("worker", "ps"):
 
 import tf_keras
 import tf_amp
-from tf_amp.training.loss_scale.variables import latest_state
-from tf_amp.training.loss_scale.worker_variables import on_each_worker
+from tf_amp.training.states import latest_state
+from tf_amp.training.scale_state import on_each_worker
 
 strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.scaling import are_equal, scaled_by
 from tf_amp import ConfigError, DynamicLossScale, NoOpLossScale, loss_scale_state
-from tf_amp.training.loss_scale.scale_state import PREFIX
+from tf_amp.training.scale_state import PREFIX
 
 v1 = tf.compat.v1
 X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)

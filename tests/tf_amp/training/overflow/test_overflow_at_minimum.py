@@ -12,7 +12,7 @@ from tests.tf_amp.training.overflow.test_overflow_origin import (
     scaling,
     training_step,
 )
-from tf_amp.training.overflow import origin as overflow_origin
+from tf_amp.training import overflow_origin
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

@@ -14,8 +14,8 @@ import tf_amp
 from tests.processes import run_python
 from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.training.overflow import origin as overflow_origin
-from tf_amp.training.overflow.search import Found
+from tf_amp.training import overflow_origin
+from tf_amp.training.overflow_search import Found
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")

@@ -14,7 +14,7 @@ import queue, signal, threading
 import numpy as np
 import tensorflow as tf
 import tf_amp
-from tf_amp.training.overflow import origin
+from tf_amp.training import overflow_origin as origin
 
 signal.alarm(100)
 v1 = tf.compat.v1
@@ -138,9 +138,9 @@ def test_a_step_that_takes_long_to_run_again_is_given_up() -> None:
         + LOOP
         + """
 from absl import logging
-from tf_amp.training.overflow import replay
+from tf_amp.training import overflow_search
 logging.set_verbosity(logging.INFO)
-replay.LIMIT_SECONDS = 0.02
+overflow_search.LIMIT_SECONDS = 0.02
 training_step(lambda: after(20_000))()
 print(told())
 """

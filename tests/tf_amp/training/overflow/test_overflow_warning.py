@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.scaling import scaled_by, stepper
 from tf_amp import StaticLossScale
-from tf_amp.training.optimizers import skipping
+from tf_amp.training import optimizers
 
 v1 = tf.compat.v1
 
@@ -38,7 +38,7 @@ def test_gradients_that_overflow_are_told_of(name, logged):
 
 
 def test_where_an_optimizer_skips_steps_nothing_is_said(logged, monkeypatch):
-    monkeypatch.setattr(skipping, "_applied", [True])
+    monkeypatch.setattr(optimizers, "_applied", [True])
     with scaled_by(StaticLossScale(1024.0)):
         assert slope(tf.constant(np.inf)) == np.inf
     assert logged == []

@@ -1,1 +1,0 @@
-"""What makes a branch of a lowered graph cost little, one graph after the other."""

@@ -1,0 +1,421 @@
+"""Flags that say whether gradients were finite, and where they are kept.
+
+- In a graph, on the results of each call for gradients. Whoever uses gradients,
+  clipped, summed or averaged as they may be, finds the flags by walking back.
+- Outside of functions, on eager tensors. Tensors that carry none show an overflow by
+  not being finite, or else, clipped as they may be, the state of the loss scale shows
+  what has happened since the optimizer was asked the last time.
+- In tallies beside the counters of a state: of overflows within a branch, a loop or a
+  function that are not counted, because another one of the same tape has been; and of
+  each replica's own calls within functions, branches and loops that each replica traces
+  for itself. There nothing can be agreed on, and variables that are the same on all
+  replicas cannot be written: replicas meet, and adjust the loss scale, when an
+  optimizer asks whether to take the step. Eager optimizers then skip where there was
+  any overflow since replicas have met.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from grappler_pass.graph.op_table import BRANCH_OPS, MERGE_OPS
+from tf_amp._tensorflow_private import tracing
+from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
+from tf_amp.message_codes import Code
+from tf_amp.training.scale_at_run_time import is_eager_outside
+from tf_amp.training.scale_state import ScaleState, made_outside
+from tf_amp.training.scale_update import (
+    ScaleUpdate,
+    agreed,
+    are_finite,
+    is_scalable,
+    largest_of,
+    summed_over_replicas,
+)
+
+_VOTES = "_tf_amp_votes"
+_BRANCHES = BRANCH_OPS | MERGE_OPS
+_FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vote:
+    """What one call for gradients has decided.
+
+    Attributes:
+      finite: whether its results are, bool scalar; those it was made from included.
+      own: the same, regardless of what the results were made from.
+      scale_update: adjusts the loss scale, from a tensor that says whether gradients
+        are finite.
+      updated: in a `tf.Graph`, the operation that waits for the loss scale to be
+        adjusted; None elsewhere, and where the results are made from others'.
+      adjusting: what `updated` waits for.
+    """
+
+    finite: Any
+    own: Any
+    scale_update: ScaleUpdate
+    updated: Any = None
+    adjusting: tuple[Any, ...] = ()
+
+
+class Ancestry(NamedTuple):
+    """What is behind some tensors.
+
+    Attributes:
+      votes: each one once, in the order found.
+      arguments: of functions, and what is fed, of which nothing more is known.
+      calls: operations that call functions.
+      is_whole: whether nothing is left out, as the votes are that were cast in old
+        loops, and what is behind branches where the walk ends there.
+    """
+
+    votes: tuple[Vote, ...] = ()
+    arguments: tuple[Any, ...] = ()
+    calls: tuple[Any, ...] = ()
+    is_whole: bool = True
+
+
+def cast_vote(results: Sequence[Any], vote: Vote) -> None:
+    """Remember what the results of a call depend on."""
+    for tensor in results:
+        if not _is_symbolic(tensor):
+            remember_finite(tensor, vote.finite)
+            continue
+        kept_with(tensor.graph, _VOTES)[tensor.ref()] = vote
+
+
+def vote_on(tensor: Any) -> Vote | None:
+    """Return the vote that a tensor of a graph carries, if any."""
+    votes: dict[Any, Vote] = getattr(tensor.graph, _VOTES, {})
+    return votes.get(tensor.ref())
+
+
+def share_vote(results: Sequence[Any], beside: Any) -> None:
+    """Let what comes beside the results of a call be used only where they are."""
+    known = map(vote_on, filter(_is_symbolic, [beside, *results]))
+    vote = next((vote for vote in known if vote is not None), None)
+    if vote is not None and _is_symbolic(beside):
+        cast_vote([beside], vote)
+
+
+def ancestry_of(tensors: Iterable[Any], *, numbers_only: bool = False) -> Ancestry:
+    """Walk back from tensors to the calls for gradients that they come from.
+
+    Args:
+      tensors: where to begin.
+      numbers_only: whether to follow no more than what numbers are computed from, up to
+        the branches of a graph. What a program decides on, such as whether there was an
+        overflow, is no part of it: the numbers that are chosen then need not come from
+        gradients.
+    """
+
+    def is_end(tensor: Any) -> bool:
+        is_choice = numbers_only and tensor.op.type in _BRANCHES
+        return is_choice or vote_on(tensor) is not None
+
+    votes: dict[Vote, None] = {}
+    arguments = []
+    calls = {}
+    is_whole = True
+    for tensor in walk(tensors, is_end, numbers_only):
+        vote = vote_on(tensor)
+        if vote is not None:
+            votes[vote] = None
+        elif tensor.op.type == "Placeholder" and is_scalable(tensor):
+            arguments.append(tensor)
+        elif calls_function(tensor.op):
+            calls[id(tensor.op)] = tensor.op
+        is_whole = is_whole and tensor.op.type not in _BRANCHES
+    seen = [one for one in map(_seen_from_here, votes) if one is not None]
+    is_whole = is_whole and len(seen) == len(votes)
+    return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()), is_whole)
+
+
+def any_votes_around(graph: Any) -> bool:
+    """Return whether a graph, or one around it, holds votes."""
+    return any(hasattr(each, _VOTES) for each in outwards(graph))
+
+
+def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], Any]) -> bool:
+    """Return whether a wanted tensor is among some, or behind them by any way."""
+    return any(is_wanted(tensor) for tensor in walk(tensors, lambda tensor: False))
+
+
+def calls_function(operation: Any) -> bool:
+    """Return whether an operation runs functions, loops or branches."""
+    definition = operation.op_def
+    return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
+
+
+def walk(
+    tensors: Iterable[Any], is_end: Callable[[Any], bool], numbers_only: bool = False
+) -> Iterator[Any]:
+    """Yield symbolic tensors and what they are made of; not beyond an end.
+
+    Args:
+      tensors: where to begin.
+      is_end: returns whether to go no further back from a tensor.
+      numbers_only: whether to follow no more than what numbers are computed from.
+    """
+    waiting = deque(tensor for tensor in tensors if _is_symbolic(tensor))
+    seen = set()
+    while waiting:
+        tensor = waiting.popleft()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        outer = captured(tensor)
+        if outer is None:
+            yield tensor
+        if not is_end(tensor):
+            inputs = tensor.op.inputs if outer is None else (outer,)
+            waiting.extend(
+                t
+                for t in inputs
+                if _is_symbolic(t) and (is_scalable(t) or not numbers_only)
+            )
+
+
+def _seen_from_here(vote: Vote) -> Vote | None:
+    """Return a vote that can be used here; None where it was cast in an old loop.
+
+    One that was cast in an old branch has updated the scale there.
+    """
+    finite = _flag_seen_from_here(vote.finite)
+    if finite is None or finite is vote.finite:
+        return None if finite is None else vote
+    return dataclasses.replace(vote, finite=finite, own=finite, updated=None)
+
+
+def _flag_seen_from_here(flag: Any) -> Any:
+    """Return a flag of an old branch as it can be used in the present part of a graph.
+
+    It is True where the branch is not taken. None of what is in the frames of an old
+    loop: each round has a flag of its own.
+    """
+    here = tracing.frames_of(tf.compat.v1.get_default_graph())
+    for frame in tracing.frames_of(flag.op):
+        if flag is None or frame in here:
+            break
+        flag = tracing.true_unless_taken(flag, frame)
+    return flag
+
+
+def _is_symbolic(tensor: Any) -> bool:
+    return isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy")
+
+
+_FINITE = "_tf_amp_finite"
+
+
+# How calls for gradients have come out so far, by state and replica, and at first.
+_NAMES = ("good_steps", "skipped_steps", "finite")
+_Count = tuple[int, ...]
+_Counts = dict[tuple[Any, int], _Count]
+_NONE: _Count = (0, 0, 1)
+
+# By optimizer: the counts when it was last asked.
+_last_counts: weakref.WeakKeyDictionary[Any, _Counts] = weakref.WeakKeyDictionary()
+
+
+def remember_finite(result: Any, finite: Any) -> None:
+    """Note on a result of a call for gradients whether all of them were finite."""
+    setattr(result, _FINITE, finite)
+
+
+def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) -> bool:
+    """Return whether gradients come from calls that were finite, as far as is known.
+
+    Args:
+      parts: eager tensors.
+      states: that the calls may have changed.
+      optimizer: that is to apply them; None: something else is.
+    """
+    noted = [getattr(part, _FINITE, None) for part in parts]
+    known = [finite for finite in noted if finite is not None]
+    if not all(bool(finite) for finite in known):
+        return False
+    if len(known) == len(parts):
+        return True
+    now = {(state, _replica()): _count_of(state) for state in states}
+    before = {} if optimizer is None else _last_counts.setdefault(optimizer, {})
+    news = [count for key, count in now.items() if count != before.get(key, _NONE)]
+    before.update(now)
+    if news and not any(is_finite for *_, is_finite in news):
+        return False
+    return not states or bool(agreed(are_finite(parts)))
+
+
+def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
+    """Return whether a variable is to take up a value, or the sum with one.
+
+    Args:
+      target: the variable's handle.
+      value: an eager tensor.
+      states: of loss scales.
+    """
+    noted = getattr(value, _FINITE, None)
+    if noted is not None:
+        finite = bool(noted)
+    else:
+        overflowed = (s.has_overflowed() for s in states if s.suits(target))
+        finite = not any(map(bool, overflowed)) or bool(are_finite([value]))
+    # A variable begins with what it is given.
+    return finite or not tf.raw_ops.VarIsInitializedOp(resource=target)
+
+
+def _count_of(state: Any) -> _Count:
+    counters = state.values_in({"counters": state.read()["counters"]})
+    return tuple(counters[name] for name in _NAMES)
+
+
+def _replica() -> int:
+    """Return the number of the replica that asks: each is to decide alike."""
+    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+        return 0
+    return int(tf.distribute.get_replica_context().replica_id_in_sync_group)
+
+
+@dataclasses.dataclass
+class Tally:
+    """Where overflows are added up.
+
+    Attributes:
+      variable: vector.
+      place: of their number in it.
+      is_of_replica: whether each replica adds up its own, and its calls behind them.
+      limit: what the scale was cut to for any of these calls.
+    """
+
+    variable: Any
+    place: int = 0
+    is_of_replica: bool = False
+    limit: float = math.inf
+
+
+# On a state, by whether they are of replicas.
+_TALLIES = "_tf_amp_tallies"
+
+
+def tallies_of(state: ScaleState) -> list[Tally]:
+    """Return the counters of a state, and what there is beside them."""
+    counters = state.variables_by_kind["counters"]
+    counted = Tally(counters, state.names["counters"].index("skipped_steps"))
+    return [counted, *tallies_beside(state)]
+
+
+def tallies_beside(state: ScaleState) -> list[Tally]:
+    """Return those in which something may have been noted."""
+    return list(_made_for(state).values())
+
+
+def note_repeated(state: ScaleState, overflowed: Any) -> list[Any]:
+    """Add up an overflow within a part of a function; return the operations that do.
+
+    Args:
+      state: of the loss scale.
+      overflowed: whether there was one that is not counted, bool scalar.
+    """
+    if state.in_graph or state.is_per_worker:
+        return []
+    variable = _tally(state, is_of_replica=False).variable
+    one = tf.cast(tf.stack([overflowed]), variable.dtype)
+    return [variable.assign_add(one, read_value=False)]
+
+
+def can_vote() -> bool:
+    """Return whether gradients taken here can be checked; if not, say it once."""
+    if private.can_merge() or is_eager_outside():
+        return True
+    Code.NOT_SCALED.warn_once(
+        "Losses are not scaled, and gradients not checked, in functions and "
+        "branches that the replicas of a strategy trace within a tf.Graph."
+    )
+    return False
+
+
+def note_of_replica(state: ScaleState, finite: Any, limit: float) -> list[Any]:
+    """Count a call of this replica; return the operation that does.
+
+    Args:
+      state: of the loss scale.
+      finite: whether its gradients are, bool scalar.
+      limit: what the scale was cut to.
+    """
+    tally = _tally(state, is_of_replica=True)
+    tally.limit = min(tally.limit, limit)
+    overflowed = tf.cast(tf.logical_not(finite), tf.float32)
+    return [tally.variable.assign_add(tf.stack([overflowed, 1.0]), read_value=False)]
+
+
+def let_replicas_meet(
+    states: Sequence[ScaleState], gradients: Sequence[Any]
+) -> list[Any]:
+    """Let replicas meet; return whether noted gradients were finite in all of them.
+
+    Args:
+      states: of the loss scales that gradients taken here may have changed.
+      gradients: in true units.
+
+    Returns:
+      A bool scalar for each state that something may have been noted for.
+    """
+    noted = [(s, t) for s in states for t in tallies_beside(s) if t.is_of_replica]
+    return [_updated(state, tally, gradients) for state, tally in noted]
+
+
+def _updated(state: ScaleState, tally: Tally, gradients: Sequence[Any]) -> Any:
+    counts = tally.variable
+    overflows, calls = tf.unstack(summed_over_replicas(counts.read_value()))
+    counts.assign(tf.zeros_like(counts), read_value=False)
+    finite = tf.equal(overflows, 0.0)
+    largest = functools.partial(largest_of, gradients)
+    ScaleUpdate(state, state.read(), largest, calls > 0, tally.limit).apply(finite)
+    return finite
+
+
+def _tally(state: ScaleState, *, is_of_replica: bool) -> Tally:
+    made = _made_for(state)
+    if is_of_replica not in made:
+        make = _made_on_replicas if is_of_replica else _made_beside
+        variable = made_outside(functools.partial(make, state))
+        made[is_of_replica] = Tally(variable, is_of_replica=is_of_replica)
+    return made[is_of_replica]
+
+
+def _made_for(state: ScaleState) -> dict[bool, Tally]:
+    made: dict[bool, Tally] = kept_with(state, _TALLIES)
+    return made
+
+
+def _made_beside(state: ScaleState) -> Any:
+    counters = state.variables_by_kind["counters"]
+    local = state.strategy.experimental_local_results(counters)[0]
+    with state.strategy.scope(), tf.device(local.device):
+        return tf.Variable(
+            tf.zeros([1], tf.int64),
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="tf_amp_repeated_overflows",
+        )
+
+
+def _made_on_replicas(state: ScaleState) -> Any:
+    with state.strategy.scope():
+        return tf.Variable(
+            [0.0, 0.0],
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+            name="tf_amp_noted",
+        )

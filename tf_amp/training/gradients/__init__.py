@@ -1,1 +1,0 @@
-"""Gradients of a scaled loss, in true units, and whether they are finite."""

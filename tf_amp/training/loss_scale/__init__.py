@@ -1,1 +1,0 @@
-"""Loss scales: what a loss is multiplied by, and how that number changes."""

@@ -1,1 +1,0 @@
-"""Steps of optimizers, and how those are skipped whose gradients overflowed."""

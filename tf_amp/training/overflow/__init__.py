@@ -1,1 +1,0 @@
-"""Where an overflow began, found by running its step once more."""
