@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_amp.commands.shared import arguments, printing, script_graphs
-from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options, check_model
+from tf_amp.commands._results import DONE, FAILED, NOTHING
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -25,24 +26,22 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    arguments.add_model_to(parser)
-    add = parser.add_argument
-    arguments.add_setting_to(
-        parser,
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.model()
+    options.setting(
         "device_profile",
         required=True,
         help="v100, t4, a100, h100, ...; need not be present",
     )
-    add("--dtype", choices=LOW_DTYPES, help="the device's by default")
-    arguments.add_batch_to(parser)
-    add("--json", action="store_true", help="print JSON")
+    options.add("--dtype", choices=LOW_DTYPES, help="the device's by default")
+    options.batch()
+    options.flag("--json", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     """Audit what the command line names and print the reports."""
-    arguments.check_model(options)
+    check_model(options)
     check_tensorflow()
     from tf_amp.tools import target_device
     from tf_amp.tools.audit import audits as auditing
@@ -59,12 +58,12 @@ def main(options: argparse.Namespace) -> int:
     def show(audits: tuple[Audit, ...], stream: TextIO) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
         if options.json:
-            printing.show_json((audit.to_json() for audit in ranked), stream)
+            _results.show_json((audit.to_json() for audit in ranked), stream)
         else:
             print_audits(ranked)
 
     if not options.model.is_dir():
-        return script_graphs.run_observed(options, look, show, {})
+        return _results.run_observed(options, look, show, {})
     audits = auditing.audit_saved_model(
         options.model, target, options.signature, options.batch
     )

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pathlib
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import printing
-from tf_amp.commands.shared.arguments import seconds_from_text
-from tf_amp.commands.shared.exit_codes import DONE, FAILED, INTERRUPTED, NOTHING
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options
+from tf_amp.commands._results import DONE, FAILED, INTERRUPTED, NOTHING, say
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report import page
@@ -33,40 +32,30 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    add = parser.add_argument
-    add(
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.add(
         "target",
         metavar="SCRIPT|MODULE:FUNCTION|SAVED_MODEL",
         help="a program, run as it is; what makes a step; or a stored model",
     )
-    add(
+    options.add(
         "--methods",
         default="float32,keras,tensorflow,tf-amp",
         metavar="LIST",
         help="of float32, keras, tensorflow, tf-amp (these four if none are given); "
         "tf-amp with a level, or settings without TF_AMP_: tf-amp:O2+TUNE=off",
     )
+    add = options.add
     add("--batches", metavar="LIST", help="batch sizes, such as 1,8,32")
     add("--mode", choices=jobs.MODES, help="which steps; train, of a SavedModel infer")
     add("--rounds", type=int, default=5, metavar="N", help="processes of each (5)")
     add("--signature", metavar="NAME", help="of a SavedModel")
-    add(
-        "--seconds",
-        type=seconds_from_text,
-        default=600.0,
-        metavar="N",
-        help="end a process after so long, and use the steps it has done (600)",
-    )
-    add(
-        "--step-seconds",
-        type=seconds_from_text,
-        default=3.0,
-        metavar="N",
-        help="call a step that is not a script's for so long (3)",
-    )
-    costs = parser.add_mutually_exclusive_group()
+    ends = "end a process after so long, and use the steps it has done (600)"
+    options.seconds("--seconds", ends, 600.0)
+    called = "call a step that is not a script's for so long (3)"
+    options.seconds("--step-seconds", called, 3.0)
+    costs = options.parser.add_mutually_exclusive_group()
     costs.add_argument(
         "--warm", action="store_true", help="use your own cache of verdicts"
     )
@@ -76,10 +65,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="before each process of tf-amp run one that measures costs from nothing, "
         "and does not count",
     )
-    add("--json", type=pathlib.Path, metavar="FILE", help="keep and continue it there")
-    add("--html", type=pathlib.Path, metavar="FILE", help="write a page with a chart")
-    add("--png", type=pathlib.Path, metavar="FILE", help="write a chart")
-    parser.epilog = (
+    options.path("--json", metavar="FILE", help="keep and continue it there")
+    options.path("--html", metavar="FILE", help="write a page with a chart")
+    options.path("--png", metavar="FILE", help="write a chart")
+    options.parser.epilog = (
         "What follows `--` are the script's own arguments, {batch} in them the batch "
         "size."
     )
@@ -104,11 +93,11 @@ def main(options: argparse.Namespace) -> int:
     if stopped_by is not None:
         goes_on = "the same command goes on from here"
         kept = goes_on if options.json else "nothing is kept without --json"
-        print(f"tf-amp: interrupted; {kept}.", file=sys.stderr)
+        say(f"interrupted; {kept}.")
         return INTERRUPTED
     if not is_measured:
-        said = f"tf-amp: nothing was measured: {failures[0]}."
-        print(f"{failures[0].traceback}{said}", file=sys.stderr)
+        print(failures[0].traceback, end="", file=sys.stderr)
+        say(f"nothing was measured: {failures[0]}.")
         return NOTHING if all(each.is_idle for each in failures) else FAILED
     if options.html is not None:
         write_whole(options.html, rendering.page_of(record).encode())
@@ -164,7 +153,7 @@ def _measured(
     from tf_amp.tools.bench import measuring
 
     try:
-        with _interrupts() as stop, printing.progress_shown():
+        with _interrupts() as stop, _results.progress_shown():
             for grown in measuring.measured(record, options.rounds, stop):
                 record = grown
                 if options.json is not None:

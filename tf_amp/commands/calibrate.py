@@ -7,9 +7,9 @@ import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import printing
-from tf_amp.commands.shared.arguments import seconds_from_text
-from tf_amp.commands.shared.exit_codes import DONE, FAILED
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options
+from tf_amp.commands._results import DONE, FAILED
 from tf_amp.config.amp_config import CACHE, DEVICE_PROFILE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report.files import check_writable
@@ -23,17 +23,11 @@ EXITS = {DONE: "measured and kept", FAILED: "the result cannot be kept"}
 _SECONDS = 60.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    add = parser.add_argument
-    add(
-        "--seconds",
-        type=seconds_from_text,
-        default=_SECONDS,
-        metavar="N",
-        help=f"take no longer than this ({_SECONDS:g})",
-    )
-    add("--out", type=pathlib.Path, metavar="FILE", help="the cache by default")
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    said = f"take no longer than this ({_SECONDS:g})"
+    options.seconds("--seconds", said, _SECONDS)
+    options.path("--out", metavar="FILE", help="the cache by default")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -72,7 +66,7 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
     before = profile_for(None, key, config.cache_dir)
-    with printing.progress_shown():
+    with _results.progress_shown():
         profile = calibrate(seconds, key=key)
     if keep_profile(profile, path) is None:
         return FAILED

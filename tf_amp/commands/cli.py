@@ -7,7 +7,7 @@
     tf-amp bench SCRIPT | MODULE:FUNCTION | SAVED_MODEL -- ARGS...
     tf-amp convert IN OUT
 
-Exit codes are those of `shared.exit_codes`; `run` ends as its script does.
+Exit codes are those of `_results`; `run` ends as its script does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import exit_codes
+from tf_amp.commands._options import Options
+from tf_amp.commands._results import INTERRUPTED, REFUSED, exit_codes, say
 from tf_amp.errors import AmpError
 
 _SHELLS = ("bash", "zsh", "tcsh")
@@ -42,9 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = list(sys.argv[1:] if argv is None else argv)
     if line and line[0] not in _commands() and line[0][:1] != "-":
         if meant := _meant_by(line[0]):
-            said = f"{line[0]!r} is no command, nor a script; did you mean {meant}?"
-            print(f"tf-amp: {said}", file=sys.stderr)
-            return exit_codes.REFUSED
+            say(f"{line[0]!r} is no command, nor a script; did you mean {meant}?")
+            return REFUSED
         line.insert(0, "run")
     line, own = split(line)
     options, unknown = _parser().parse_known_args(line)
@@ -57,13 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AmpError as error:
         if error.is_scripts_own:
             raise
-        print(f"tf-amp: {error}", file=sys.stderr)
-        return exit_codes.REFUSED
+        say(f"{error}")
+        return REFUSED
     except KeyboardInterrupt:
         if getattr(options.command, "ENDS_AS_PYTHON", False):
             raise
-        print("tf-amp: interrupted.", file=sys.stderr)
-        return exit_codes.INTERRUPTED
+        say("interrupted.")
+        return INTERRUPTED
 
 
 def _meant_by(word: str) -> str:
@@ -85,14 +85,17 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _commands() -> dict[str, ModuleType]:
     """Return the modules of commands by name.
 
-    Each has a `SUMMARY`; `add_options`, which gets a parser; `EXITS`, what its exit
+    Each has a `SUMMARY`; `add_options`, which gets `Options`; `EXITS`, what its exit
     codes mean; and `main`, which gets what was parsed and returns the exit code, or
     raises an AmpError that says in a line what is wrong. One with `ENDS_AS_PYTHON` does
     so at Ctrl-C; of one with `TAKES_SCRIPT` the script's arguments follow `--`.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
-    modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)
-    return {n: m for n, m in zip(names, modules, strict=True) if hasattr(m, "SUMMARY")}
+    return {
+        name: importlib.import_module(f"{commands.__name__}.{name}")
+        for name in names
+        if name != "cli" and not name.startswith("_")
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="tf-amp",
         description="Automatic mixed precision for TensorFlow programs.",
         epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`. "
-        f"{exit_codes.sentence()} `run` ends as its script does.",
+        f"{exit_codes()} `run` ends as its script does.",
     )
     parser.add_argument("-V", "--version", action="version", version=tf_amp.__version__)
     parser.add_argument(
@@ -115,8 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         description = f"{summary[0].upper()}{summary[1:]}."
         own = subparsers.add_parser(name, help=summary, description=description)
         own.set_defaults(command=command, parser=own)
-        command.add_options(own)
-        exits = exit_codes.sentence(command.EXITS)
+        command.add_options(Options(own))
+        exits = exit_codes(command.EXITS)
         own.epilog = " ".join(filter(None, (own.epilog, exits)))
     return parser
 

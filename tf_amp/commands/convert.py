@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import pathlib
-import sys
 
-from tf_amp.commands.shared import printing
-from tf_amp.commands.shared.arguments import (
-    add_batch_to,
-    add_checked_to,
-    add_rewriting_to,
-    check_file,
-)
-from tf_amp.commands.shared.exit_codes import DONE, FAILED
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options, check_file
+from tf_amp.commands._results import DONE, FAILED, say
 from tf_amp.tools.convert.conversion import convert
 
 SUMMARY = "convert a stored model to mixed precision, or back"
@@ -24,22 +17,20 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    add = parser.add_argument
-    add(
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    add = options.add
+    options.path(
         "source",
         metavar="IN",
-        type=pathlib.Path,
         help="a SavedModel, a .keras file or a frozen graph (.pb)",
     )
-    add(
+    options.path(
         "target",
         metavar="OUT",
-        type=pathlib.Path,
         help="where to write a SavedModel folder; of a frozen graph, a .pb file",
     )
-    add_rewriting_to(parser, "O0 to O3")
+    options.rewriting("O0 to O3")
     add(
         "--keep-io",
         action=argparse.BooleanOptionalAction,
@@ -52,28 +43,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="store matrices in float32 (default) or in 16 bits",
     )
-    add_checked_to(
-        parser,
+    options.checked(
         "--calibration",
         check_file,
         metavar="NPZ",
         help="inputs; what leaves the type's range on them stays float32",
     )
-    add("--verify", action="store_true", help="run both models and compare")
-    add_batch_to(parser)
+    options.flag("--verify", help="run both models and compare")
+    options.batch()
     add(
         "--to",
         choices=("mixed", "float32"),
         default="mixed",
         help="float32: take a converted model back",
     )
-    add(
-        "--allow-lambda",
-        action="store_true",
-        help="run Python code that a .keras file holds",
-    )
-    add("--overwrite", action="store_true", help="replace OUT")
-    add("--json", action="store_true", help="print the report as JSON")
+    options.flag("--allow-lambda", help="run Python code that a .keras file holds")
+    options.flag("--overwrite", help="replace OUT")
+    options.flag("--json", help="print the report as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -85,10 +71,10 @@ def main(options: argparse.Namespace) -> int:
     given = {
         name: getattr(options, name) for name in inspect.signature(convert).parameters
     }
-    with printing.progress_shown():
+    with _results.progress_shown():
         report = convert(**given)
     print(report.to_json() if options.json else report)
     if report.is_verified:
         return DONE
-    print("tf-amp: the numbers do not hold; see above.", file=sys.stderr)
+    say("the numbers do not hold; see above.")
     return FAILED

@@ -1,36 +1,32 @@
 """`tf-amp doctor`: whether mixed precision works here, and how to fix it if not.
 
 This module looks at what needs neither TensorFlow nor any other package, so that it
-has an answer in a broken installation too; `doctor_checks` looks at the rest.
+has an answer in a broken installation too; `_doctor_checks` looks at the rest.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
-from tf_amp.commands.shared.exit_codes import DONE, FAILED
-from tf_amp.commands.shared.findings import (
-    COPY,
-    FIX_SETTING,
-    REINSTALL,
-    Finding,
-    Findings,
-    settings_set_aside,
-    show,
-)
+from tf_amp.commands._options import Options
+from tf_amp.commands._results import DONE, FAILED
 from tf_amp.config.amp_config import (
+    CACHE,
+    OWN_PREFIX,
     REWRITE_SWITCH,
     SWITCH,
+    SWITCH_PREFIX,
     AmpConfig,
     settings_set,
     switches_set,
 )
+from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.errors import AmpError
 from tf_amp.runtime import autostart
 
@@ -45,26 +41,43 @@ DEPENDENCIES = (
     ("scipy", "scipy"),
     ("wrapt", "wrapt"),
 )
+# No index has the package: it comes from where the README says.
+_COPY = "in your copy of the repository: pip install"
+REINSTALL = f"{_COPY} --force-reinstall --no-deps ."
+_FIX_SETTING = "correct or unset the variable"
 _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    parser.add_argument(
-        "--learned", action="store_true", help="what steps have taught about prices"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print what is found as JSON"
-    )
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report; a `remedy` means that something is amiss.
+
+    Attributes:
+      what: the thing looked at.
+      state: what was found.
+      remedy: the command that fixes it, empty where nothing needs fixing.
+      fatal: whether mixed precision does not work without the remedy.
+    """
+
+    what: str
+    state: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.flag("--learned", help="what steps have taught about prices")
+    options.flag("--json", help="print what is found as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if options.learned:
-        from tf_amp.commands.shared import learned_table
+        from tf_amp.commands import _learned_table
 
-        learned_table.show(as_json=options.json)
-        return 0
+        _learned_table.show(as_json=options.json)
+        return DONE
     return report_health(as_json=options.json)
 
 
@@ -74,91 +87,101 @@ def report_health(*, as_json: bool = False) -> int:
     for finding in examine():
         findings.append(finding)
         if not as_json:
-            show(finding)
-    healthy = not _is_fatal(findings)
+            _show(finding)
+    is_healthy = not any(finding.fatal for finding in findings)
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"healthy": healthy, "findings": rows}, indent=1))
+        print(json.dumps({"healthy": is_healthy, "findings": rows}, indent=1))
     else:
-        print("healthy" if healthy else "not healthy: see the lines marked FAIL")
-    return DONE if healthy else FAILED
+        print("healthy" if is_healthy else "not healthy: see the lines marked FAIL")
+    return DONE if is_healthy else FAILED
 
 
-def examine() -> Findings:
+def _show(finding: Finding) -> None:
+    """Print a line, and another one for the remedy."""
+    mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
+    # Not a table: a command that is wrapped cannot be copied.
+    print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
+    if finding.remedy:
+        print(f"{'':<21}-> {finding.remedy}", flush=True)
+
+
+def examine() -> Iterator[Finding]:
     """Yield every finding; those that need TensorFlow only where it works.
 
-    Settings that cannot be used are one finding, and set aside for the rest of them.
+    Settings that cannot be used are one finding, and none is set for the rest of them.
     """
-    found = tuple(_configuration())
-    yield from found
-    yield from _start()
+    config = None
+    try:
+        config = AmpConfig.from_env()
+        yield _switch(config)
+    except AmpError as error:
+        yield Finding("settings", str(error), _FIX_SETTING, fatal=True)
+    yield _start()
     missing = [name for module, name in DEPENDENCIES if not _is_present(module)]
     if missing:
-        yield Finding(
-            "packages",
-            f"missing: {', '.join(missing)}",
-            f"pip install {' '.join(missing)}",
-            fatal=True,
-        )
+        advice = f"pip install {' '.join(missing)}"
+        yield Finding("packages", f"missing: {', '.join(missing)}", advice, fatal=True)
         return
-    from tf_amp.commands.shared import doctor_checks
+    from tf_amp.commands import _doctor_checks as checks
 
-    of_tensorflow = tuple(_guarded(doctor_checks.tensorflow))
-    yield from of_tensorflow
-    if _is_fatal(of_tensorflow):
+    versions = checks.versions()
+    yield versions
+    if versions.fatal:
         return
-    if not _is_fatal(found):
-        found = tuple(_guarded(doctor_checks.unusable_settings))
-        yield from found
-    for check in doctor_checks.CHECKS:
-        with settings_set_aside() if _is_fatal(found) else contextlib.nullcontext():
-            findings = tuple(_guarded(check))
-        yield from findings
+    if config is not None and (why := checks.why_unusable(config)):
+        yield Finding("settings", why, _FIX_SETTING, fatal=True)
+        config = None
+    for check in checks.CHECKS:
+        yield from _guarded(check, config or _without_settings())
 
 
-def _is_fatal(findings: Iterable[Finding]) -> bool:
-    return any(finding.fatal for finding in findings)
+def _without_settings() -> AmpConfig:
+    """Return the configuration as if nothing were set; the cache stays where it is."""
+    prefixes = (OWN_PREFIX, SWITCH_PREFIX, LIST_PREFIX)
+    return AmpConfig.from_env(
+        {
+            name: value
+            for name, value in os.environ.items()
+            if name == CACHE or not name.startswith(prefixes)
+        }
+    )
 
 
-def _guarded(check: Callable[[], Findings]) -> Findings:
+def _guarded(
+    check: Callable[[AmpConfig], Iterator[Finding]], config: AmpConfig
+) -> Iterator[Finding]:
     """Turn what a check raises into a finding: the report goes on."""
     try:
-        yield from check()
+        yield from check(config)
     except Exception as error:
         state = f"{type(error).__name__}: {error}"
         yield Finding(check.__name__.replace("_", " "), state, REINSTALL, fatal=True)
 
 
-def _configuration() -> Findings:
-    try:
-        config = AmpConfig.from_env()
-    except AmpError as error:
-        yield Finding("settings", str(error), FIX_SETTING, fatal=True)
-        return
-    given = settings_set()
+def _switch(config: AmpConfig) -> Finding:
+    assignments = settings_set()
     if config.enabled:
-        yield Finding("switch", f"on: {' '.join((*switches_set(), *given))}")
-        return
+        return Finding("switch", f"on: {' '.join((*switches_set(), *assignments))}")
     state = "off" if config.enabled is False else "not set"
-    names = ", ".join(each.partition("=")[0] for each in given)
-    yield Finding(
+    names = ", ".join(each.partition("=")[0] for each in assignments)
+    return Finding(
         "switch",
         f"{SWITCH} is {state}; =1 switches mixed precision on",
         f"export {SWITCH}=1, since {names} is set" if names else "",
     )
 
 
-def _start() -> Findings:
+def _start() -> Finding:
     """Say whether the switch alone starts it in this interpreter."""
     if autostart.is_installed():
-        yield Finding("autostart", f"active: {SWITCH} or {REWRITE_SWITCH} starts it")
-        return
+        return Finding("autostart", f"active: {SWITCH} or {REWRITE_SWITCH} starts it")
     if sys.flags.no_site:
         state, remedy = "python -S reads no .pth file", _BY_HAND
     else:
         state = f"tf_amp_autostart.pth is in no site folder of {sys.executable}"
-        remedy = f"{COPY} . (without --target); or {_BY_HAND}"
-    yield Finding("autostart", f"cannot start by itself: {state}", remedy, fatal=True)
+        remedy = f"{_COPY} . (without --target); or {_BY_HAND}"
+    return Finding("autostart", f"cannot start by itself: {state}", remedy, fatal=True)
 
 
 def _is_present(module: str) -> bool:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import arguments, printing, script_graphs
-from tf_amp.commands.shared.arguments import add_rows_to
-from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
-from tf_amp.config import amp_config
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options, check_model
+from tf_amp.commands._results import DONE, FAILED, NOTHING
+from tf_amp.config.amp_config import TUNE
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -26,39 +26,35 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    arguments.add_model_to(parser)
-    arguments.add_batch_to(parser)
-    add_rows_to(parser, "--top", 20)
-    parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="run a SavedModel, and print what it takes too",
-    )
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.model()
+    options.batch()
+    options.rows("--top", 20)
+    options.flag("--json", help="print whole plans as JSON")
+    options.flag("--measure", help="run a SavedModel, and print what it takes too")
 
 
 def main(options: argparse.Namespace) -> int:
     """Plan what the command line names, print the plans, return the exit code."""
-    arguments.check_model(options)
+    check_model(options)
     check_tensorflow()
     from grappler_pass.pipeline import plan_graph
     from tf_amp.tools.explain.explanation import explain_saved_model
 
     def show(plans: Sequence[Plan | Prediction], stream: TextIO) -> None:
         if options.json:
-            printing.show_json(plans, stream)
+            _results.show_json(plans, stream)
         else:
-            printing.show(*(plan.top(options.top) for plan in plans))
+            _results.show(*(plan.top(options.top) for plan in plans))
 
     def show_ranked(plans: Sequence[Plan], stream: TextIO) -> None:
         ranked = sorted(plans, key=lambda plan: -plan.seconds_before)
         show(ranked, stream)
 
     if not options.model.is_dir():
-        untuned = {amp_config.TUNE: "off"}
-        return script_graphs.run_observed(options, plan_graph, show_ranked, untuned)
+        untuned = {TUNE: "off"}
+        return _results.run_observed(options, plan_graph, show_ranked, untuned)
     plans = explain_saved_model(
         options.model,
         options.signature,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import pathlib
-import sys
 from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import arguments, printing, script_graphs
-from tf_amp.commands.shared.arguments import add_rows_to
-from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options, check_model
+from tf_amp.commands._results import DONE, FAILED, NOTHING, say
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import ConfigError
@@ -30,10 +28,10 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `tf-amp ranges` understands to its parser."""
-    add = parser.add_argument
-    arguments.add_model_to(parser, data="batches for a SavedModel")
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.model(data="batches for a SavedModel")
+    add = options.add
     add("--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default")
     add("--limit", type=float, help="largest safe magnitude (512 in float16)")
     add(
@@ -43,14 +41,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="largest share of a tensor that may become zero (0.5)",
     )
     add("--depth", type=int, metavar="N", help="most values to sum up (any number)")
-    add_rows_to(parser, "--top", 20)
-    add("--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE")
-    add("--json", action="store_true", help="print JSON, all rows")
+    options.rows("--top", 20)
+    options.path("--out", metavar="FILE", help="for TF_AMP_RANGES=FILE")
+    options.flag("--json", help="print JSON, all rows")
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure ranges, print them with what would stay float32; return the exit code."""
-    arguments.check_model(options)
+    check_model(options)
     _check_range(options)
     if options.out is not None:
         check_writable("--out", options.out)
@@ -58,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
-    stream, script = printing.stream_for(options), script_graphs.Script(options)
+    stream, script = _results.stream_for(options), _results.Script(options)
     seen = dataclasses.replace(
         _measured(options, script),
         limit=options.limit,
@@ -69,15 +67,12 @@ def main(options: argparse.Namespace) -> int:
         _print(seen, options, stream)
     if not seen.tensors:
         is_model = options.model.is_dir()
-        why = "" if is_model else f", since {script_graphs.why_no_graph()}"
-        print(f"tf-amp: no tensor was seen{why}.", file=sys.stderr)
+        why = "" if is_model else f", since {_results.why_no_graph()}"
+        say(f"no tensor was seen{why}.")
         return script.exit_code(NOTHING)
     if options.out is not None:
         write_whole(options.out, seen.to_json().encode())
-        print(
-            f"tf-amp: written to {options.out}; TF_AMP_RANGES={options.out} uses it.",
-            file=sys.stderr,
-        )
+        say(f"written to {options.out}; TF_AMP_RANGES={options.out} uses it.")
     return script.exit_code(DONE)
 
 
@@ -94,11 +89,11 @@ def _check_range(options: argparse.Namespace) -> None:
         )
 
 
-def _measured(options: argparse.Namespace, script: script_graphs.Script) -> Ranges:
+def _measured(options: argparse.Namespace, script: _results.Script) -> Ranges:
     if options.model.is_dir():
         from tf_amp.tools.verify.functions import ranges_of_saved_model
 
-        with printing.progress_shown():
+        with _results.progress_shown():
             return ranges_of_saved_model(options.model, options.data, options.signature)
     from tf_amp.tools.verify.scripts import ranges_of_script
 
@@ -110,7 +105,7 @@ def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:
     if options.json:
         print(seen.to_json(), file=stream, flush=True)
         return
-    printing.show(seen.top(options.top))
+    _results.show(seen.top(options.top))
     unsafe = seen.unsafe(options.dtype)
     operations = counted(len(unsafe), "operation")
     print(f"{operations} would stay float32 in {options.dtype}{':' if unsafe else '.'}")

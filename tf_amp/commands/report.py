@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import sys
 import webbrowser
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import arguments, script_graphs
-from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
-from tf_amp.config import amp_config
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options, environment_from
+from tf_amp.commands._results import DONE, FAILED, NOTHING, say
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.report.counts import counted
 from tf_amp.report.files import check_writable, write_whole
@@ -32,33 +31,28 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    add = parser.add_argument
-    add(
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.path(
         "model",
-        type=pathlib.Path,
         metavar="SCRIPT|SAVED_MODEL|FOLDER|FILE",
         help="a script, which is run in mixed precision; a SavedModel; a folder that "
         "TF_AMP_LOG or PrecisionReport wrote to; a plan, prediction or verification "
         "as JSON",
     )
-    add(
+    options.path(
         "-o",
         dest="output",
-        type=pathlib.Path,
-        default=pathlib.Path("report.html"),
         metavar="FILE",
         help="report.html by default",
+        default=pathlib.Path("report.html"),
     )
-    add(
-        "--compare", type=pathlib.Path, metavar="OTHER", help="a FOLDER or FILE as well"
-    )
-    add("--open", action="store_true", help="show it in a browser")
-    arguments.add_setting_to(parser, "device_profile")
-    arguments.add_batch_to(parser)
-    add("--measure", action="store_true", help="run the SavedModel both ways, too")
-    arguments.add_limit_to(parser)
+    options.path("--compare", metavar="OTHER", help="a FOLDER or FILE as well")
+    options.flag("--open", help="show it in a browser")
+    options.setting("device_profile")
+    options.batch()
+    options.flag("--measure", help="run the SavedModel both ways, too")
+    options.limit()
 
 
 def main(options: argparse.Namespace) -> int:
@@ -117,7 +111,7 @@ def _read(path: pathlib.Path) -> JobRecord:
 
     record = records.record_from_path(path)
     for each in record.left_out:
-        print(f"tf-amp: left out: {each}", file=sys.stderr)
+        say(f"left out: {each}")
     return record
 
 
@@ -142,13 +136,11 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
     """Run a script, write the page however it ends, and return the exit code."""
     from tf_amp.rewriting import dumps, host
 
-    script, collector = script_graphs.Script(options), dumps.Collector()
+    script, collector = _results.Script(options), dumps.Collector()
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
     host.current().logs.append(collector)
-    running_scripts.switch_on(
-        {amp_config.DEVICE_PROFILE: options.device_profile or None}
-    )
+    running_scripts.switch_on(environment_from(options))
     try:
         script.run()
     finally:
@@ -159,8 +151,8 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
             record = record_from_collector(name, collector, _loss_scale())
             _write(options, record, other)
         else:
-            why = script_graphs.why_no_graph()
-            print(f"tf-amp: no report, since {why}.", file=sys.stderr)
+            why = _results.why_no_graph()
+            say(f"no report, since {why}.")
     return script.exit_code(DONE if collector.plans else NOTHING)
 
 
@@ -185,6 +177,6 @@ def _write(
 
     write_whole(options.output, html_from_record(record, other).encode())
     graphs = counted(len(record.plans), "graph")
-    print(f"tf-amp: {options.output} has {graphs}.", file=sys.stderr)
+    say(f"{options.output} has {graphs}.")
     if options.open:
         webbrowser.open(options.output.resolve().as_uri())

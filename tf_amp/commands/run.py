@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from tf_amp.commands.shared import arguments
-from tf_amp.commands.shared.exit_codes import DONE
+from tf_amp.commands._options import REWRITING, Options, environment_from
+from tf_amp.commands._results import DONE
 from tf_amp.config.amp_config import VERBOSE
 from tf_amp.config.setting_values import (
     LISTS,
@@ -23,14 +23,12 @@ ENDS_AS_PYTHON = True
 EXITS = {DONE: "and others: the script's own"}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser."""
-    add = parser.add_argument
-    for name in (*arguments.REWRITING, "log_dir", "loss_scale", "tune", "fuse"):
-        arguments.add_setting_to(parser, name)
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    for name in (*REWRITING, "log_dir", "loss_scale", "tune", "fuse"):
+        options.setting(name)
     for verb in VERBS:
-        arguments.add_checked_to(
-            parser,
+        options.checked(
             f"--{verb}",
             _edit_from,
             action="append",
@@ -39,23 +37,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
         )
     for name in ("ranges", "check", "strict"):
-        arguments.add_setting_to(parser, name)
-    add("-q", "--quiet", action="store_true", help="print nothing of tf-amp's own")
-    add(
-        "-v",
-        "--verbose",
-        dest="is_logged",
-        action="store_true",
-        help="print one line per graph",
-    )
-    running_scripts.add_script_to(parser)
+        options.setting(name)
+    options.flag("-q", "--quiet", help="print nothing of tf-amp's own")
+    options.flag("-v", "--verbose", dest="is_logged", help="print one line per graph")
+    running_scripts.add_script_to(options.parser)
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     edits = _list_edits(options)
     quiet = {VERBOSE: "0"} if options.quiet else {}
-    running_scripts.switch_on({**arguments.environment_from(options), **quiet, **edits})
+    running_scripts.switch_on({**environment_from(options), **quiet, **edits})
     if options.is_logged:
         from absl import logging
 

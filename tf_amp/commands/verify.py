@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import arguments, printing, script_graphs
-from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
-from tf_amp.commands.shared.exit_codes import DONE, FAILED, NOTHING
+from tf_amp.commands import _results
+from tf_amp.commands._options import Options, check_model, environment_from
+from tf_amp.commands._results import DONE, FAILED, NOTHING, say
 from tf_amp.config.setting_values import checked_patterns, checked_tolerance
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.report.counts import counted
@@ -31,54 +30,48 @@ EXITS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `tf-amp verify` understands to its parser."""
-    add = parser.add_argument
-    arguments.add_model_to(parser, data="inputs of a SavedModel")
-    arguments.add_batch_to(parser)
-    add_rewriting_to(parser, "O1 to O3")
-    arguments.add_checked_to(
-        parser,
+def add_options(options: Options) -> None:
+    """Declare the options of the command."""
+    options.model(data="inputs of a SavedModel")
+    options.batch()
+    options.rewriting("O1 to O3")
+    options.checked(
         "--tolerance",
         checked_tolerance,
         metavar="X",
         help="largest relative error; 8 roundings by default",
     )
-    add(
-        "--bisect", action="store_true", help="find what must be float32 for it to hold"
-    )
-    add(
+    options.flag("--bisect", help="find what must be float32 for it to hold")
+    options.path(
         "--write",
-        type=pathlib.Path,
         metavar="FILE",
         help="where --bisect writes what to exclude (tf-amp-exclude.txt)",
         default=pathlib.Path("tf-amp-exclude.txt"),
     )
-    add("--json", action="store_true", help="print JSON")
+    options.flag("--json", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     """Verify what the command line names, print what is found, return the exit code."""
-    arguments.check_model(options)
+    check_model(options)
     if options.data is not None and options.batch is not None:
         raise ConfigError("--batch: --data has batches of their own sizes.")
     if options.bisect:
         check_writable("--write", options.write)
     check_tensorflow()
-    stream, script = printing.stream_for(options), script_graphs.Script(options)
+    stream, script = _results.stream_for(options), _results.Script(options)
     is_model = options.model.is_dir()
     found = _of_model(options) if is_model else _of_script(options, script)
     if options.json:
-        printing.show_json(found, stream)
+        _results.show_json(found, stream)
     else:
-        printing.show(*found)
+        _results.show(*found)
     for each in _unmatched(found):
-        said = f"exclude: {each!r} matches no operation of what was verified"
-        print(f"tf-amp: {said}.", file=sys.stderr)
+        say(f"exclude: {each!r} matches no operation of what was verified.")
     if options.bisect:
         _write_culprits(found, options.write)
     if not found:
-        print("tf-amp: nothing was verified.", file=sys.stderr)
+        say("nothing was verified.")
         return script.exit_code(NOTHING)
     return script.exit_code(DONE if all(each.ok for each in found) else FAILED)
 
@@ -93,7 +86,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
         checked_patterns(options.exclude),
     )
     try:
-        with printing.progress_shown():
+        with _results.progress_shown():
             return verify_saved_model(
                 options.model,
                 choice,
@@ -104,12 +97,12 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
                 bisect=options.bisect,
             )
     except NotMeasurableError as error:
-        print(f"tf-amp: {error}", file=sys.stderr)
+        say(f"{error}")
         return ()
 
 
 def _of_script(
-    options: argparse.Namespace, script: script_graphs.Script
+    options: argparse.Namespace, script: _results.Script
 ) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
     from tf_amp.tools.verify.scripts import captured_cases
@@ -117,9 +110,9 @@ def _of_script(
 
     cases, skipped = captured_cases(script.run, environment_from(options))
     if not cases and not skipped:
-        print(f"tf-amp: {script_graphs.why_no_graph()}.", file=sys.stderr)
+        say(f"{_results.why_no_graph()}.")
     found: list[Verification] = []
-    with printing.progress_shown():
+    with _results.progress_shown():
         for case in progress.each(cases, "verifying graphs"):
             try:
                 found.append(
@@ -133,7 +126,7 @@ def _of_script(
             except NotMeasurableError as error:
                 skipped[case.name] = str(error)
     for name, why in skipped.items():
-        print(f"tf-amp: {name} is not verified: {why}", file=sys.stderr)
+        say(f"{name} is not verified: {why}")
     return tuple(found)
 
 
@@ -152,9 +145,8 @@ def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
     in_force = {pattern for each in found for pattern in each.excluded}
     heading = "What tf-amp verify --bisect found."
     write_exclude_list(path, culprits.values(), heading, in_force)
-    print(
-        f"tf-amp: {counted(len(culprits), 'operation')} written to {path}; "
+    say(
+        f"{counted(len(culprits), 'operation')} written to {path}; "
         f"TF_AMP_EXCLUDE=@{path} and --exclude @{path} keep "
-        f"{'it' if len(culprits) == 1 else 'them'} in float32.",
-        file=sys.stderr,
+        f"{'it' if len(culprits) == 1 else 'them'} in float32."
     )

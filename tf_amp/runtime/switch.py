@@ -85,7 +85,7 @@ def enable(
     settings = checked_settings(**locals())
     check_tensorflow()
     config = dataclasses.replace(AmpConfig.from_env(), enabled=True, **settings)
-    _switch_on(config, is_programs=True)
+    switch_on(config)
     unseen.watch()
     private.install_when_imported(private.MAKE_MODEL, private.acting_after(_note_model))
 
@@ -109,14 +109,14 @@ def enable_from_environment(made: Any = None) -> None:
     if choice.is_programs:
         # A forked child has to register the pass anew.
         if choice.scope is not None:
-            _switch_on(choice.scope.config, is_programs=True)
+            switch_on(choice.scope.config)
         return
     config = AmpConfig.from_env()
     if not config.enabled:
         return
     check_tensorflow()
     try:
-        _switch_on(config, is_programs=False)
+        switch_on(config, is_programs=False)
     except ShimError as error:
         if config.strict:
             raise
@@ -207,8 +207,11 @@ def _note_model(result: None, model: Any, *args: Any, **kwargs: Any) -> None:
     unseen.note_model()
 
 
-def _switch_on(config: AmpConfig, *, is_programs: bool) -> None:
-    """Put a configuration in force, whatever was before."""
+def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
+    """Put a configuration in force, whatever was before.
+
+    `is_programs`: whether the program calls for it, not the environment.
+    """
     from tf_amp.compare import call_sites
 
     graph_settings.check_config(config)

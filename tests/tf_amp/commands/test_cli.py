@@ -10,6 +10,7 @@ from tests.forking import run_forked, run_forked_command
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
 from tf_amp.commands import cli, run
+from tf_amp.commands._options import Options
 from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALE,
@@ -301,7 +302,7 @@ def test_run_takes_every_setting_of_enable(folder):
 def test_settings_of_enable_are_options_of_run():
     settings = set(inspect.signature(tf_amp.enable).parameters)
     parser = argparse.ArgumentParser()
-    run.add_options(parser)
+    run.add_options(Options(parser))
     names = {
         "lists": "--add",
         "log_dir": "--log",
@@ -333,7 +334,7 @@ def test_settings_of_enable_are_options_of_run():
 def test_a_wrong_option_is_refused_by_its_name(given, words, command, capsys):
     option = given.split()[0]
     parser = argparse.ArgumentParser()
-    cli._commands()[command].add_options(parser)
+    cli._commands()[command].add_options(Options(parser))
     if option not in parser._option_string_actions:
         return
     with pytest.raises(SystemExit) as ended:

@@ -120,7 +120,7 @@ def test_a_copy_that_is_not_installed_says_so():
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.meta_path[:] = [f for "
     )
     program += "f in sys.meta_path if not getattr(f, 'tf_amp_autostart', False)]\n"
-    program += "from tf_amp.commands import doctor; print(*doctor._start(), sep='')"
+    program += "from tf_amp.commands import doctor; print(doctor._start())"
     done = run_forked(program)
     assert "tf_amp_autostart.pth is in no site folder" in done.out, done.err
     assert "in your copy of the repository: pip install . (without --target)" in (
@@ -131,8 +131,8 @@ def test_a_copy_that_is_not_installed_says_so():
 def test_what_fails_unexpectedly_calls_for_another_installation():
     program = """
 from tf_amp.commands import doctor
-from tf_amp.commands.shared import doctor_checks
-def rewrite():
+from tf_amp.commands import _doctor_checks as doctor_checks
+def rewrite(config):
     raise OSError("a file is damaged")
 doctor_checks.CHECKS = (rewrite,)
 doctor.report_health()

@@ -5,7 +5,7 @@ import pytest
 from tests.forking import run_forked_command
 from tests.processes import ROOT
 from tf_amp.commands import cli
-from tf_amp.commands.shared.exit_codes import (
+from tf_amp.commands._results import (
     DONE,
     FAILED,
     MEANINGS,

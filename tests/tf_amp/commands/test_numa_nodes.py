@@ -6,8 +6,9 @@ import pathlib
 
 import pytest
 
-from tf_amp.commands.shared import doctor_checks
-from tf_amp.commands.shared.numa_nodes import described, nodes_here
+from tf_amp.commands import _doctor_checks as doctor_checks
+from tf_amp.commands._doctor_checks import described, nodes_here
+from tf_amp.config.amp_config import AmpConfig
 
 # Four GPUs on two sockets, linked by PCIe.
 PCIE = """\
@@ -77,9 +78,9 @@ def test_the_doctor_asks_the_driver_that_it_finds(tmp_path, monkeypatch):
     driver.write_text('#!/bin/sh\n[ "$*" = "topo -m" ] && cat "${0%/*}/topo"\n')
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    (finding,) = doctor_checks.machine()
+    (finding,) = doctor_checks.machine(AmpConfig())
     assert finding.what == "machine" and not finding.remedy
     assert "link NV12: GPU0-GPU1" in finding.state
     driver.write_text("#!/bin/sh\nexit 9\n")
-    (finding,) = doctor_checks.machine()
+    (finding,) = doctor_checks.machine(AmpConfig())
     assert "link" not in finding.state

@@ -10,7 +10,7 @@ import rich
 from rich.markup import escape
 
 from grappler_pass.costs.model import Lesson
-from tf_amp.commands.shared import printing
+from tf_amp.commands._results import show_json
 from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
@@ -36,7 +36,7 @@ def show(*, as_json: bool) -> None:
             for name, lessons in devices.items()
             for cell, lesson in sorted(lessons.items())
         ]
-        printing.show_json(rows)
+        show_json(rows)
         return
     if not any(devices.values()):
         print(f"Nothing was learned yet: {path} has no readings.")

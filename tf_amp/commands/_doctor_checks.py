@@ -1,0 +1,210 @@
+"""The doctor's checks that need TensorFlow.
+
+The last check rewrites a small function for real. Which CPUs and GPUs share a NUMA
+node, and which GPUs a link, is what the kernel and `nvidia-smi` report.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+
+from tf_amp import _tensorflow_private as private
+from tf_amp.commands.doctor import REINSTALL, Finding
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.errors import ConfigError, TensorFlowMissingError
+from tf_amp.rewriting import graph_settings
+from tf_amp.runtime import switch
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.bench.record import versions_of
+
+Findings = Iterator[Finding]
+
+_NVIDIA_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "keras", "tf_keras")
+_NODES = pathlib.Path("/sys/devices/system/node")
+_TIMEOUT_SECONDS = 20
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_AFFINITY = "NUMA Affinity"
+
+
+def versions() -> Finding:
+    """Look for a supported TensorFlow, and list versions."""
+    try:
+        check_tensorflow()
+    except TensorFlowMissingError as error:
+        return Finding("TensorFlow", error.state, error.remedy, fatal=True)
+    pairs = (("Python", platform.python_version()), *versions_of(_DISTRIBUTIONS))
+    return Finding("versions", ", ".join(map(" ".join, pairs)))
+
+
+def why_unusable(config: AmpConfig) -> str:
+    """Say why no graph could be planned with some settings; empty: one can be."""
+    try:
+        graph_settings.check_config(config)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def onednn(config: AmpConfig) -> Findings:
+    """Say whether TensorFlow uses oneDNN, without which a CPU gains nothing."""
+    words = {
+        True: "on",
+        False: "off: 16 bits are emulated on this CPU, so nothing will be converted",
+        None: "unknown",
+    }
+    yield Finding("oneDNN", words[private.is_onednn_enabled()])
+
+
+def found_devices(config: AmpConfig) -> Findings:
+    """List devices with the 16-bit type they compute in, and their profile."""
+    for device in devices.present_devices():
+        profile = devices.profile_of(config, device)
+        model = device.model or device.name
+        if device.capability:
+            model += " (compute capability {}.{})".format(*device.capability)
+        state = f"{model}: {device.low_dtype}, profile {profile.name}"
+        yield Finding(device.device_type, state)
+    if _NVIDIA_DRIVER.exists() and len(devices.present_devices()) == 1:
+        state = "an NVIDIA driver is here, but TensorFlow sees no GPU"
+        yield Finding("GPU", state, "pip install 'tensorflow[and-cuda]'")
+
+
+def machine(config: AmpConfig) -> Findings:
+    """Say which CPUs and GPUs share a NUMA node, which GPUs a link, and how to bind."""
+    nodes, topology = nodes_here(), topology_here()
+    yield Finding("machine", described(nodes, topology))
+
+
+def wrong_kernels(config: AmpConfig) -> Findings:
+    """List the 16-bit kernels that are known to be wrong here, or were found so."""
+    from grappler_pass.eligibility import known_wrong
+    from grappler_pass.eligibility.kernels import described
+    from tf_amp.checking import known
+
+    kernels = known.kernels_here(config)
+    for machine in kernels.machines.values():
+        for row in known_wrong.rows_for(machine):
+            yield Finding(f"kernel {row.name}", f"{row}; stays float32")
+        for row in known_wrong.rows_for(machine, known_wrong.ALSO_IN_FLOAT32):
+            yield Finding(f"kernel {row.name}", f"{row}; nothing helps")
+    for outcomes in kernels.outcomes.values():
+        for key, fault in outcomes.wrong.items():
+            yield Finding("kernel found", f"{described(key)}: {fault}; stays float32")
+
+
+def choice(config: AmpConfig) -> Findings:
+    """Say what would be chosen here, and why, with a dense layer as example."""
+    has_gpu = len(devices.present_devices()) > 1
+    chosen = devices.choose(config, "GPU" if has_gpu else "CPU")
+    yield Finding("choice", f"{chosen.low_dtype}: {chosen.reason}")
+    import tensorflow as tf
+
+    from tf_amp.tools.explain.explanation import explain
+
+    spec = tf.TensorSpec([2048, 2048])
+    switch.switch_on(config)
+    try:
+        plan = explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)
+    finally:
+        switch.disable()
+    decision = plan.filter(op="MatMul").decisions[0]
+    yield Finding(
+        "example",
+        f"product of two 2048 x 2048 matrices: {decision.dtype} at {config.opt_level} "
+        f"({decision.reason})",
+    )
+
+
+def rewrite(config: AmpConfig) -> Findings:
+    """Rewrite a small function for real, under settings that always do.
+
+    Those of the user may well leave it as it is, which is nothing to fix.
+    """
+    import tensorflow as tf
+
+    always = AmpConfig(
+        opt_level="O2", cache_dir=config.cache_dir, tune="off", verbose=False
+    )
+    switch.switch_on(always)
+    try:
+        before = len(switch.plans())
+        tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
+        works = len(switch.plans()) > before
+    finally:
+        switch.disable()
+    if works:
+        yield Finding("rewrite", "works: a function of this process was rewritten")
+    else:
+        state = "TensorFlow does not hand its graphs over"
+        yield Finding("rewrite", state, REINSTALL, fatal=True)
+
+
+CHECKS = (onednn, found_devices, machine, wrong_kernels, choice, rewrite)
+
+
+def described(nodes: Mapping[str, str], topology: str) -> str:
+    """Say it in a line, with the command that binds a process where it matters.
+
+    Args:
+      nodes: lists of CPUs, such as "0-3,8-11", by the nodes' numbers.
+      topology: what `nvidia-smi topo -m` prints; empty where there is none.
+    """
+    gpus = _gpus_of(topology)
+    said = []
+    for node, cpus in nodes.items():
+        here = [name for name, row in gpus.items() if row.get(_AFFINITY) == node]
+        said.append(", ".join([f"NUMA node {node}: CPUs {cpus}", *here]))
+    pairs: dict[str, list[str]] = {}
+    for first, row in gpus.items():
+        for second in list(gpus)[list(gpus).index(first) + 1 :]:
+            pairs.setdefault(row.get(second, "?"), []).append(f"{first}-{second}")
+    said += [f"link {kind}: {', '.join(linked)}" for kind, linked in pairs.items()]
+    if len(nodes) > 1:
+        one = next(iter(nodes))
+        bound = f"numactl --cpunodebind={one} --membind={one} python train.py"
+        said.append(f"on node {one} alone: {bound}")
+    return "; ".join(said) or "the kernel reports no NUMA node"
+
+
+def nodes_here(
+    root: pathlib.Path = _NODES, allowed: Iterable[int] | None = None
+) -> dict[str, str]:
+    """Read the nodes with CPUs that this process may use; None asks the kernel."""
+    usable = set(os.sched_getaffinity(0) if allowed is None else allowed)
+    folders = {path.parent.name[4:]: path for path in root.glob("node[0-9]*/cpulist")}
+    lists = {
+        node: folders[node].read_text().strip() for node in sorted(folders, key=int)
+    }
+    return {node: cpus for node, cpus in lists.items() if usable & _numbers(cpus)}
+
+
+def topology_here() -> str:
+    """Ask the driver how GPUs are linked; empty where it does not say."""
+    command = ("nvidia-smi", "topo", "-m")
+    try:
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=_TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _numbers(cpus: str) -> set[int]:
+    parts = [part.partition("-") for part in cpus.split(",") if part]
+    return {n for a, _, b in parts for n in range(int(a), int(b or a) + 1)}
+
+
+def _gpus_of(topology: str) -> dict[str, dict[str, str]]:
+    """Return the rows of GPUs, by name, each by its columns' heads."""
+    lines = _ESCAPES.sub("", topology).splitlines()
+    rows = [[cell.strip() for cell in line.split("\t")] for line in lines]
+    heads = next((row for row in rows if row[1:2] == ["GPU0"]), [])
+    named = [row for row in rows if re.fullmatch(r"GPU\d+", row[0])]
+    return {row[0]: dict(zip(heads, row, strict=False)) for row in named if heads}

@@ -1,0 +1,219 @@
+"""What commands print, how they end, and the scripts that they run.
+
+A result is fitted to a terminal, plain text, or JSON. An exit code means the same in
+every command, but that `run` ends as its script does; what it comes to in a command
+stands in its `EXITS`, which its help and docs/exit_codes.md show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from tf_amp.config import scope_registry
+from tf_amp.report import codec
+from tf_amp.run import progress
+from tf_amp.tools import running_scripts
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.planning.draft import Settings
+
+_T = TypeVar("_T")
+
+DONE, FAILED, REFUSED, NOTHING = 0, 1, 2, 3
+# What a shell makes of a program that Ctrl-C has ended.
+INTERRUPTED = 130
+
+MEANINGS: Mapping[int, str] = {
+    DONE: "done",
+    FAILED: "something failed: the script, or what was to be found out",
+    REFUSED: "a wrong command line, setting or file, so that nothing was done",
+    NOTHING: "there was nothing to look at",
+    INTERRUPTED: "interrupted",
+}
+# Alike in all commands.
+_COMMON = {
+    REFUSED: "a wrong command line, setting or file",
+    INTERRUPTED: MEANINGS[INTERRUPTED],
+}
+_STDOUT = 1
+# Between two lines of progress, where there is no bar.
+SILENT_SECONDS = 15.0
+
+
+def exit_codes(own: Mapping[int, str] = MEANINGS) -> str:
+    """Return what codes mean in a sentence; by default those of no command."""
+    meanings = sorted({**_COMMON, **own}.items())
+    return f"Exit codes: {'; '.join(f'{code} {what}' for code, what in meanings)}."
+
+
+def say(text: str) -> None:
+    """Print a line that is no result, on standard error."""
+    print(f"tf-amp: {text}", file=sys.stderr)
+
+
+def show(*printables: Any) -> None:
+    """Print what rich can lay out; in a file or a pipe no line is folded."""
+    from rich.console import Console
+
+    console = Console()
+    for each in printables:
+        if console.is_terminal:
+            console.print(each, highlight=False)
+        else:
+            print(each)
+
+
+def show_json(rows: Iterable[Any], stream: TextIO | None = None) -> None:
+    """Print an array of plain values and of results, on standard output by default."""
+    print(codec.to_json(list(rows)), file=stream, flush=True)
+
+
+def stream_for(options: argparse.Namespace) -> TextIO:
+    """Return where a command's result goes, before anything of a script runs.
+
+    With `--json` and a script, standard output becomes standard error from now on: for
+    Python, C and child processes, and for what the script has done at its very end. The
+    stream that is returned leads where standard output did.
+    """
+    if not options.json or options.model.is_dir():
+        return sys.stdout
+    try:
+        kept, errors = os.dup(_STDOUT), sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        # One of them is closed, or something else than a descriptor.
+        return sys.stdout
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(errors, _STDOUT)
+    return open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+
+
+@contextlib.contextmanager
+def progress_shown() -> Iterator[None]:
+    """Show how far tools come: a bar on a terminal, else a line now and then.
+
+    Not around a script, whose own output would go through it.
+    """
+    from rich import progress as bars
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with progress.listened_to(_lines()):
+            yield
+        return
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        speed_estimate_period=float("inf"),
+    )
+    task = bar.add_task("", total=None)
+
+    def show(what: str, done: int, total: int | None) -> None:
+        bar.update(task, description=what, completed=done, total=total)
+
+    with bar, progress.listened_to(show):
+        yield
+
+
+def _lines() -> progress.Listener:
+    """Return what prints a line, unless it is a short while since the last one."""
+    last = time.monotonic()
+
+    def show(what: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SILENT_SECONDS:
+            last = time.monotonic()
+            of_all = "" if total is None else f" ({done} of {total})"
+            print(f"tf-amp: {what}{of_all} ...", file=sys.stderr, flush=True)
+
+    return show
+
+
+@dataclasses.dataclass
+class Script:
+    """The script of a command, and the exit code that it has ended with."""
+
+    options: argparse.Namespace
+    code: int = DONE
+
+    def run(self) -> None:
+        """Run it, in its time; say so if it fails."""
+        code = running_scripts.run_limited(
+            str(self.options.model), self.options.script_arguments, self.options.seconds
+        )
+        self.code = running_scripts.exit_code_of(code)
+        if self.code:
+            say(f"the script ended with exit code {self.code}.")
+
+    def exit_code(self, answer: int) -> int:
+        """Return the command's exit code, given that of what it has found out."""
+        return FAILED if self.code else answer
+
+
+def run_observed(
+    options: argparse.Namespace,
+    look: Callable[..., _T],
+    show: Callable[[tuple[_T, ...], TextIO], None],
+    environment: Mapping[str, str],
+) -> int:
+    """Run the script of a command, look at its graphs, and return the exit code.
+
+    What is found of a graph, given as to the pass, is shown at the end, however the
+    script ends. The environment has settings for plans.
+    """
+    from tf_amp.compare.fingerprint import digest_of_products
+    from tf_amp.rewriting import host
+
+    results: dict[Hashable, _T] = {}
+
+    def observe(
+        graph_def: Any,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> None:
+        result = look(graph_def, item, settings, shapes=shapes, name=name)
+        # The second of Grappler's two iterations has the graph that runs.
+        results[name, item.fetch, digest_of_products(graph_def, shapes())] = result
+
+    stream = stream_for(options)
+    host.current().observers.append(observe)
+    running_scripts.switch_on(environment)
+    script = Script(options)
+    try:
+        script.run()
+    finally:
+        show(tuple(results.values()), stream)
+    if not results:
+        say(f"{why_no_graph()}.")
+    return script.exit_code(DONE if results else NOTHING)
+
+
+def why_no_graph() -> str:
+    """Say why the pass was given no graph that it could have changed."""
+    if "tensorflow" not in sys.modules:
+        return "the script did not import TensorFlow"
+    from tf_amp.runtime import switch
+
+    config = scope_registry.base_config()
+    if not config.rewrites:
+        return f"every graph stays as it is at level {config.opt_level}"
+    if switch.is_switched_off():
+        return "the script switched mixed precision off"
+    return "the script ran no graph with a matrix product or convolution"
