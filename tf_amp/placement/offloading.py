@@ -6,13 +6,9 @@
 Gradients go down, weights come back. With float32 both ways the weights are those of
 the same optimizer without this, bit for bit.
 
-Optimizers like those of Keras that take their steps on the host; what that takes.
-
-Copies of weights on the host, and what travels between them and the weights.
-
-The weights of the model stay what counts: whoever writes to them (a checkpoint that is
-restored, an average put in their place) is noticed by a fingerprint, and its copy is
-read anew before the next update.
+The weights of the model stay what counts: where others write to them (a checkpoint that
+is restored, an average put in their place), the copy is read again before the next
+update. Eager writes are noted as they happen, others by a sample of the elements.
 """
 
 from __future__ import annotations
@@ -20,10 +16,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from grappler_pass.planning.prices import TRANSFER_BYTES_PER_SECOND
@@ -312,10 +311,11 @@ def _original_of(optimizer: Any, variable: Any) -> Any:
     return variable if copies is None else copies.original_of(variable)
 
 
-_UNSEEN = -1
-# 2^64 by the golden ratio, as a signed number, and half of its bits.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_HALF = 32
+# Elements of a weight by which it is seen that others have written to it, and what
+# stands for their bits where that is certain.
+_SAMPLE, _UNSEEN = 1024, 2**32
+# The methods of a variable that write to it.
+_WRITING = re.compile(r"scatter|^assign|assign$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,9 +348,11 @@ class HostCopies:
         with tf.init_scope(), tf.device(transfer.device), root:
             self.copies = tuple(map(_copy, variables))
             self._seen = tuple(
-                tf.Variable(tf.constant(_UNSEEN, tf.int64), trainable=False)
-                for _ in variables
+                tf.Variable(tf.fill([_places(v).size], _UNSEEN), trainable=False)
+                for v in self.originals
             )
+        for variable, seen in zip(self.originals, self._seen, strict=True):
+            _note_writes(variable, seen)
         self._index = {v.ref(): i for i, v in enumerate(self.originals)}
         self._index |= {v.ref(): i for i, v in enumerate(self.copies)}
 
@@ -371,17 +373,19 @@ class HostCopies:
 
         Others may be less than their copies, which are not rounded.
         """
-        now = [_on(v.device, _fingerprint, v) for v in self.originals]
+        now = [_on(v.device, _sample, v) for v in self.originals]
         with tf.device(self._transfer.device):
-            seen = tf.stack([each.read_value() for each in self._seen])
-            written = tf.not_equal(tf.stack(now), seen)
+            written = [
+                tf.reduce_any(tf.not_equal(sample, seen))
+                for sample, seen in zip(now, self._seen, strict=True)
+            ]
             tf.cond(
                 tf.reduce_any(written),
                 lambda: self._read(written, now),
                 lambda: tf.constant(False),
             )
 
-    def _read(self, written: tf.Tensor, now: Sequence[tf.Tensor]) -> tf.Tensor:
+    def _read(self, written: Sequence[Any], now: Sequence[Any]) -> tf.Tensor:
         with tf.device(self._transfer.device):
             for i, copy in enumerate(self.copies):
                 original = tf.identity(self.originals[i])
@@ -413,9 +417,11 @@ class HostCopies:
             original, copy = self.originals[index], self.copies[index]
             with tf.device(self._transfer.device):
                 rounded = tf.cast(copy.read_value(), self._transfer.up)
-                self._seen[index].assign(_fingerprint(tf.cast(rounded, tf.float32)))
             with tf.device(original.device):
                 original.assign(tf.cast(tf.identity(rounded), tf.float32))
+            with tf.device(self._transfer.device):
+                # After the assignment, which is noted as others' are.
+                self._seen[index].assign(_sample(tf.cast(rounded, tf.float32)))
 
 
 def _plain(variable: Any) -> Any:
@@ -453,22 +459,38 @@ def _copy(variable: Any) -> tf.Variable:
     return copy
 
 
-def _fingerprint(values: Any) -> tf.Tensor:
-    """Return a sum of all bits, taken as integers, by place: exact, in any order."""
-    sums = tf.cast(tf.bitcast(tf.convert_to_tensor(values), tf.int32), tf.int64)
-    for _ in range(len(sums.shape)):
-        sums = tf.reduce_sum(sums * _factors(tf.shape(sums)[-1]), axis=-1)
-    return sums
+def _note_writes(variable: Any, seen: tf.Variable) -> None:
+    """Have what eager code writes by a variable's methods noted at once.
 
-
-def _factors(size: Any) -> tf.Tensor:
-    """Return odd numbers for the places on an axis, in no arithmetic order.
-
-    With equal steps between them, what is written mirrored could have the same sum.
+    Traced code that writes would take the note along, to where it is exported.
     """
-    mixed = tf.range(1, tf.cast(size, tf.int64) + 1) * _GOLDEN
-    mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, _HALF))
-    return tf.bitwise.bitwise_or(mixed * _GOLDEN, tf.ones_like(mixed))
+
+    def writing(write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            seen.assign(tf.fill(seen.shape, _UNSEEN))
+        return write(*args, **kwargs)
+
+    for name in filter(_WRITING.search, dir(variable)):
+        vars(variable)[name] = functools.partial(writing, getattr(variable, name))
+
+
+def _sample(values: Any) -> tf.Tensor:
+    """Return the bits of some elements; of all where they are few."""
+    flat = tf.reshape(values, [-1])
+    some = tf.gather(flat, _places(values))
+    return tf.cast(tf.bitcast(some, tf.int32), tf.int64)
+
+
+def _places(values: Any) -> npt.NDArray[np.int64]:
+    """Return where to look at values, by their number: at random, in no pattern."""
+    return _places_among(int(values.shape.num_elements()))
+
+
+@functools.cache
+def _places_among(count: int) -> npt.NDArray[np.int64]:
+    if count <= _SAMPLE:
+        return np.arange(count)
+    return np.unique(np.random.default_rng(0).integers(count, size=_SAMPLE))
 
 
 def _on(device: str, function: Any, *args: Any) -> Any:

@@ -156,6 +156,42 @@ def test_weights_that_others_put_in_another_order_stay_in_it() -> None:
     assert lines == 2 * ["two True", "mirrored True", "rows True", "transposed True"]
 
 
+def test_writes_to_large_weights_are_seen_by_few_of_their_elements() -> None:
+    lines = _output(
+        """
+        shape = [4096, 64]
+        optimizer = offload_optimizer(optimizers.SGD(1.0))
+        with tf.device("CPU:1"):
+            weight = tf.Variable(tf.zeros(shape))
+
+        @tf.function
+        def step():
+            optimizer.apply([tf.zeros(shape)], [weight])
+
+        @tf.function
+        def halved():
+            weight.assign(weight + 0.5)
+
+        for write in (
+            lambda: weight.assign(tf.ones(shape)),
+            lambda: weight.scatter_update(tf.IndexedSlices([[7.0] * 64], [4095])),
+            lambda: weight[17, 3].assign(9.0),
+            halved,
+        ):
+            step()
+            write()
+            written = weight.numpy()
+            step()
+            print(np.array_equal(weight.numpy(), written))
+        # Of the weight's size are reads, its copy and the update, and no whole numbers.
+        ops = step.get_concrete_function().graph.get_operations()
+        whole = [t for op in ops for t in op.outputs if t.dtype.is_integer]
+        print([t for t in whole if (t.shape.num_elements() or 0) > 1024])
+        """
+    )
+    assert lines == ["True"] * 4 + ["[]"]
+
+
 def test_16_bit_transfers_round_and_the_host_keeps_float32_weights() -> None:
     lines = _output(
         """
