@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from tf_amp.tools.explain.explanation import explain
     from tf_amp.tools.explain.prediction import Prediction
     from tf_amp.tools.optimize import optimize
-    from tf_amp.tools.verify.functions import ranges, verify
+    from tf_amp.tools.ranges.ranging import ranges
     from tf_amp.tools.verify.verification import Verification
+    from tf_amp.tools.verify.verifying import verify
     from tf_amp.training.program_scaling import in_true_units
     from tf_amp.training.report import LossScaleState, loss_scale_state, set_loss_scale
 
@@ -123,7 +124,8 @@ _HOMES = {
     "tf_amp.tools.explain.explanation": "explain",
     "tf_amp.tools.explain.prediction": "Prediction",
     "tf_amp.tools.optimize": "optimize",
-    "tf_amp.tools.verify.functions": "ranges verify",
+    "tf_amp.tools.ranges.ranging": "ranges",
+    "tf_amp.tools.verify.verifying": "verify",
     "tf_amp.tools.verify.verification": "Verification",
     "tf_amp.training.program_scaling": "in_true_units",
     "tf_amp.training.report": "LossScaleState loss_scale_state set_loss_scale",

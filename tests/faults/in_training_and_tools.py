@@ -183,7 +183,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "Of several batches verify judges each tensor by its best.",
-        "tf_amp/tools/verify/functions.py",
+        "tf_amp/tools/verify/verifying.py",
         "worst = (max(column, key=badness) for column in columns)",
         "worst = (min(column, key=badness) for column in columns)",
         (

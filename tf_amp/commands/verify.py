@@ -77,7 +77,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
-    from tf_amp.tools.verify.functions import verify_saved_model
+    from tf_amp.tools.verify.verifying import verify_saved_model
 
     choice = Choice(
         options.dtype,
@@ -105,7 +105,7 @@ def _of_script(
     options: argparse.Namespace, script: _results.Script
 ) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
-    from tf_amp.tools.verify.scripts import captured_cases
+    from tf_amp.tools.verify.cases import captured_cases
     from tf_amp.tools.verify.verifying import verified
 
     cases, skipped = captured_cases(script.run, environment_from(options))

@@ -22,8 +22,9 @@ from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job
 from tf_amp.tools.ranges.ranging import joined, ranges_of
-from tf_amp.tools.verify.comparing import checks_of, named_leaves
+from tf_amp.tools.verify.cases import named_leaves
 from tf_amp.tools.verify.verification import OUTPUT, Verification, default_tolerance
+from tf_amp.tools.verify.verifying import checks_of
 
 _BATCH = 8
 _DEFAULT = "serving_default"

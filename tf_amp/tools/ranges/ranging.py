@@ -1,4 +1,4 @@
-"""Run a graph on batches of data and see what ranges its tensors keep to.
+"""Run a graph on batches of data, or a script, and see what ranges its tensors keep to.
 
 Those tensors are looked at whose range bears on a decision.
 """
@@ -9,10 +9,12 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.op_work import works_of
@@ -25,12 +27,16 @@ from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.planning.prices import op_call_of
 from tf_amp.config.amp_config import LOW_DTYPES
-from tf_amp.config.ranges import Ranges, TensorRange
+from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges, TensorRange
+from tf_amp.rewriting.compiled import WithoutXla
 from tf_amp.run import batches as data
 from tf_amp.run import graph_cases, progress
+from tf_amp.run.graph_cases import GraphCase
 from tf_amp.run.graph_copy import Array
 from tf_amp.run.recording import Recorder, Records, Tap, with_records
-from tf_amp.tools.verify.function_cases import plain_case
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.explain import explanation
+from tf_amp.tools.verify.cases import plain_case, run_observed
 from tf_amp.tracing.stamp_reader import is_gradient
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
@@ -38,6 +44,85 @@ _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 _OVERFLOW = {"float16": 65520.0, "bfloat16": 3.3961775e38}
 # Half of the least value: up to here it becomes zero.
 _UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
+
+
+def ranges(
+    fn: Any,
+    batches: Iterable[Any],
+    *,
+    limit: float | None = None,
+    underflow: float = DEFAULT_UNDERFLOW,
+    depth: int | None = None,
+) -> Ranges:
+    """Run a function in float32 on batches of data and return what its tensors keep to.
+
+    Args:
+      fn: a `tf.function`, any callable it could wrap (a Keras model), or a
+        ConcreteFunction.
+      batches: each an array, a sequence of them, or a mapping by name of argument.
+      limit: largest magnitude that is safe in 16 bits; by default 512 in float16, and
+        in bfloat16 what the type holds.
+      underflow: largest share of a tensor's values that may become zero.
+      depth: largest number of values that may be summed up for an element.
+
+    Raises:
+      UnfitDataError: a batch does not fit; the message names it and what is expected.
+      NotMeasurableError: the function cannot be run by itself; the message says why.
+    """
+    check_tensorflow()
+    given = list(batches)
+    if not given:
+        raise data.no_batch()
+    function = _traced_for(fn, given[0])
+    seen = ranges_of(function, given)
+    return dataclasses.replace(seen, limit=limit, underflow=underflow, depth=depth)
+
+
+def ranges_of_saved_model(
+    folder: pathlib.Path, file: pathlib.Path, signature: str | None = None
+) -> Ranges:
+    """Return the ranges of a SavedModel's signatures, or of the one named.
+
+    Errors are those of `verify_saved_model`.
+    """
+    return joined(
+        ranges_of(function, data.batches_from_file(file, data.specs_of(function)))
+        for function in data.signatures_of(folder, signature).values()
+    )
+
+
+def ranges_of_script(
+    run: Callable[[], object], environment: Mapping[str, str | None]
+) -> Ranges:
+    """Run a script in float32 and return the ranges of its graphs over all steps."""
+    statistics = Statistics()
+
+    def records_of(case: GraphCase) -> Records | None:
+        if case.settings.fuses:
+            return None
+        view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
+        return statistics.records_of(view, case.shapes)
+
+    run_observed(run, environment, records_of, WithoutXla())
+    return statistics.ranges()
+
+
+def _traced_for(fn: Any, batch: Any) -> Any:
+    """Return the graph of a function for batches like one, of any size."""
+    if explanation.is_concrete(fn):
+        return fn
+
+    def spec(value: Any) -> Any:
+        array = np.asarray(value)
+        sizes = [None, *array.shape[1:]] if array.ndim else []
+        dtype = tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
+        return tf.TensorSpec(sizes, dtype)
+
+    if isinstance(batch, Mapping):
+        named = {name: spec(value) for name, value in batch.items()}
+        return explanation.concrete_function(fn, (), named)
+    values = batch if isinstance(batch, tuple | list) else (batch,)
+    return explanation.concrete_function(fn, tuple(map(spec, values)), {})
 
 
 def ranges_of(

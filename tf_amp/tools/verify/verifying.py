@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import bisect as bisection
 import dataclasses
+import itertools
+import math
+import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -25,7 +28,12 @@ from grappler_pass.eligibility.exclusions import (
 from grappler_pass.functions import conversion
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
-from tf_amp.config.setting_values import is_of_layer
+from tf_amp.config.setting_values import (
+    checked_patterns,
+    checked_tolerance,
+    is_of_layer,
+)
+from tf_amp.run import batches as data
 from tf_amp.run import progress
 from tf_amp.run.graph_cases import (
     GraphCase,
@@ -34,16 +42,124 @@ from tf_amp.run.graph_cases import (
     run,
     with_run_shapes,
 )
-from tf_amp.run.graph_copy import Values
-from tf_amp.tools.verify.comparing import checks_of
+from tf_amp.run.graph_copy import Array, Values
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.choice import Choice
+from tf_amp.tools.explain import explanation
+from tf_amp.tools.verify.cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,
     Culprit,
+    Difference,
+    TensorCheck,
+    Verdict,
     Verification,
     default_tolerance,
 )
 from tf_amp.tracing.stamp_reader import forward_names
 from tf_amp.training.scale_state import PREFIX as LOSS_SCALE
+
+
+def verify(
+    fn: Any,
+    *args: Any,
+    dtype: str | None = None,
+    opt_level: str | None = None,
+    exclude: Iterable[str] | None = None,
+    tolerance: float | None = None,
+    bisect: bool = False,
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Verification:
+    """Run a function in float32 and as it would be rewritten, and compare.
+
+    Every result is compared, and of a training step the gradient of every variable.
+    Nothing of the program changes: variables are copies, with the values they have now.
+
+    Args:
+      fn: a `tf.function`, any callable it could wrap (a Keras model), a
+        ConcreteFunction, or a GraphDef.
+      *args: what it is called with; of a `tf.TensorSpec` the values are made up; for a
+        GraphDef, its fetches, one by one or in one list.
+      dtype: "bfloat16" or "float16"; as in force for the function by default.
+      opt_level: "O1" to "O3"; as in force by default.
+      exclude: regular expressions, or `@FILE`, of what stays float32.
+      tolerance: largest relative error; by default 8 roundings of the type.
+      bisect: find the operations that must be float32 where it does not hold.
+      fetches: names of the nodes whose outputs are read, for a GraphDef.
+      **kwargs: named arguments of the function.
+
+    Raises:
+      UnfitDataError: the arguments are not those of the function.
+      NotMeasurableError: it cannot be run outside of its program; the message says why.
+      ConfigError: a setting is unknown, or an argument is not one of the function's.
+    """
+    check_tensorflow()
+    explanation.check_named(verify, fn, kwargs)
+    choice = Choice(dtype, opt_level, exclude=checked_patterns(exclude or ()))
+    case = case_of(fn, args, kwargs, choice, fetches)
+    return verified(case, tolerance=checked_tolerance(tolerance), bisect=bisect)
+
+
+def verify_saved_model(
+    folder: pathlib.Path,
+    choice: Choice,
+    *,
+    signature: str | None = None,
+    file: pathlib.Path | None = None,
+    batch: int | None = None,
+    tolerance: float | None = None,
+    bisect: bool = False,
+) -> tuple[Verification, ...]:
+    """Verify each signature of a SavedModel, or the one named.
+
+    The file is an .npz with data; None: made-up data, of `batch` rows where the model
+    leaves that open. The tolerance and `bisect` are as for `verify`, and so are errors,
+    beside those of `signatures_of`.
+    """
+    found: dict[str, Verification] = {}
+    signatures = tuple(data.signatures_of(folder, signature).items())
+    for name, function in progress.each(signatures, "verifying signatures"):
+        values, words = [dict[str, Any]()], ""
+        if file is not None:
+            batches = data.batches_from_file(file, data.specs_of(function))
+            values = [data.batch_by_placeholder(function, each) for each in batches]
+            words = str(file)
+        cases = (case_from_function(function, choice, each, batch) for each in values)
+        found[name] = worst_of(
+            [
+                verified(case, tolerance=tolerance, bisect=bisect, data=words)
+                for case in cases
+            ]
+        )
+    return explanation.with_joined_names(
+        found, lambda each: dataclasses.replace(each, graph="", plan="")
+    )
+
+
+def worst_of(found: Sequence[Verification]) -> Verification:
+    """Return one verification for several of the same graph: each tensor's worst.
+
+    The culprits are those of all.
+    """
+    first = next((each for each in found if not each.ok), found[0])
+    worse = [*Verdict].index
+
+    def badness(check: TensorCheck) -> tuple[int, int, float]:
+        rank = worse(first.verdict_on(check))
+        return rank, check.mixed.non_finite, check.mixed.relative
+
+    columns = zip(*(each.checks for each in found), strict=True)
+    worst = (max(column, key=badness) for column in columns)
+    searched = [each.culprits for each in found if each.culprits is not None]
+    culprits = dict.fromkeys(itertools.chain.from_iterable(searched))
+    return dataclasses.replace(
+        first,
+        checks=tuple(worst),
+        culprits=tuple(culprits) if searched else None,
+        tries=sum(each.tries for each in found),
+    )
+
 
 # In the name of a loss scale that stays what it is.
 _STATIC = "Static"
@@ -258,3 +374,75 @@ def culprits_among(
         end -= 1
         found.insert(0, suspects[end])
     return tuple(found)
+
+
+def checks_of(
+    expected: Mapping[str, Array],
+    runs: Mapping[str, Mapping[str, Array]],
+    kinds: Mapping[str, str],
+) -> tuple[TensorCheck, ...]:
+    """Return a row for every tensor of float32's run, by name.
+
+    Beside it stand the runs "mixed", "noise" and "rounded"; kinds are "output" and
+    "gradient".
+    """
+    return tuple(
+        TensorCheck(
+            name=name,
+            kind=kinds[name],
+            dtype=str(value.dtype),
+            shape=tuple(map(int, value.shape)),
+            **{run: difference_of(value, found[name]) for run, found in runs.items()},
+            non_finite=0
+            if value.dtype.kind in "OSUb"
+            else int(np.count_nonzero(~np.isfinite(value.astype(np.float64)))),
+            scale=_scale(value),
+        )
+        for name, value in expected.items()
+        if all(name in found for found in runs.values())
+    )
+
+
+def difference_of(float32: Array, other: Array) -> Difference:
+    """Compare a tensor with what it is in float32.
+
+    What is not finite in either is counted, and left out of the rest. Tensors that hold
+    no numbers of floating type are compared as numbers; text differs by 0 or 1.
+    """
+    expected, actual = _numbers(float32, other)
+    if expected.shape != actual.shape:
+        return Difference(math.inf, math.inf, 0.0, 0)
+    sound = np.isfinite(expected) & np.isfinite(actual)
+    lost = int(np.count_nonzero(np.isfinite(expected) & ~np.isfinite(actual)))
+    expected, actual = expected[sound], actual[sound]
+    error = actual - expected
+    if not error.any():
+        return Difference(non_finite=lost)
+    norm, norms = _norm(expected), _norm(expected) * _norm(actual)
+    return Difference(
+        largest=float(np.abs(error).max()),
+        relative=_norm(error) / norm if norm > 0.0 else math.inf,
+        cosine=float(np.dot(expected, actual)) / norms if norms else 0.0,
+        non_finite=lost,
+    )
+
+
+def _numbers(float32: Array, other: Array) -> tuple[Array, Array]:
+    """Return both as float64; of text, zeros and where it differs ones."""
+    if float32.dtype.kind not in "OSU":
+        return float32.astype(np.float64), other.astype(np.float64)
+    differs: Array = np.asarray(float32 != other)
+    return np.zeros(float32.shape), np.broadcast_to(differs, float32.shape) * 1.0
+
+
+def _scale(value: Array) -> float:
+    """Return the root of the mean square of what is finite; 0 of text."""
+    if value.dtype.kind in "OSUb":
+        return 0.0
+    numbers = value.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return _norm(finite) / math.sqrt(finite.size) if finite.size else 0.0
+
+
+def _norm(value: Array) -> float:
+    return float(np.linalg.norm(value))

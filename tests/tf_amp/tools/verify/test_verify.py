@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import tf_amp
 from tests import onednn, planted
-from tf_amp.tools.verify.functions import worst_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,
     OUTPUT,
@@ -22,6 +21,7 @@ from tf_amp.tools.verify.verification import (
     Verification,
     write_exclude_list,
 )
+from tf_amp.tools.verify.verifying import worst_of
 
 
 def _verify(model: object, *args: object, **options: object) -> Verification:
