@@ -20,17 +20,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_INT64
 
 from grappler_pass.annotations import mark
 from grappler_pass.eligibility.reads import cast_types, is_cast, unwritten_reads
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.fusions import KEPT_WEIGHTS
-from grappler_pass.fusions.passes import PricedGraph
+from grappler_pass.fusions.matching import PricedGraph
+from grappler_pass.graph.editing import Graph, new_node
 from grappler_pass.graph.op_table import (
     CONSTANT_OPS,
     CONTROL_FLOW_OPS,
@@ -266,20 +266,17 @@ def rewritten(
     groups: dict[str, list[Kept]] = {}
     for each in found:
         groups.setdefault(each.device, []).append(each)
-    result = GraphDef(versions=graph_def.versions, library=graph_def.library)
-    result.node.extend(graph_def.node)
+    edited = Graph(graph_def)
     for number, group in enumerate(groups.values()):
         stem = f"{STEM}_{number}" if number else STEM
         while f"{stem}/recall" in graph.view.index:
             stem += "_"
-        _keep(group, graph, result, stem)
-    return result
+        _keep(group, graph, edited, stem)
+    return edited.to_graph_def()
 
 
-def _keep(
-    kept: Sequence[Kept], graph: PricedGraph, result: GraphDef, stem: str
-) -> None:
-    """Have a copy of a graph keep what is on one device, by nodes called after a stem.
+def _keep(kept: Sequence[Kept], graph: PricedGraph, edited: Graph, stem: str) -> None:
+    """Have an edited graph keep what is on one device, by nodes called after a stem.
 
     What the values are computed of is dead where they are found.
     """
@@ -291,37 +288,29 @@ def _keep(
     source_types = {"Tsources": [_dtype(view, port) for port in sources]}
     kept_types = {"Tkept": [_dtype(view, port) for port in values]}
 
-    def add(
-        op: str, what: str, inputs: Iterable[str], **attrs: int | Sequence[int]
-    ) -> NodeDef:
-        node = result.node.add(name=f"{stem}/{what}", op=op, input=inputs)
-        node.device = near.device
-        for name, value in attrs.items():
-            if isinstance(value, int):
-                node.attr[name].type = value
-            else:
-                node.attr[name].list.type.extend(value)
+    def add(op: str, what: str, inputs: Iterable[str], **attrs: Any) -> str:
+        node = new_node(op, f"{stem}/{what}", inputs, near.device, **attrs)
         mark(node, near.proto)
-        return node
+        return edited.add(node)
 
     texts = [port_text(view, port) for port in sources]
-    found = add(RECALL, "recall", texts, **source_types).name
-    either = add("Switch", "either", (f"{found}:1", found), T=DT_INT64).name
-    none = add("Identity", "none", (either,), T=DT_INT64).name
+    found = add(RECALL, "recall", texts, **source_types)
+    either = add("Switch", "either", (f"{found}:1", found), T=DT_INT64)
+    none = add("Identity", "none", (either,), T=DT_INT64)
     for i in {r.node for port in sources for r in view.readers(port)} & inner:
-        result.node[i].input.append(f"^{none}")
+        edited.wait(view.nodes[i].name, [f"^{none}"])
     computed = (port_text(view, port) for port in values)
     made = add(KEEP, "keep", (none, *texts, *computed), **source_types, **kept_types)
-    token = add("Merge", "token", (made.name, f"{either}:1"), T=DT_INT64)
-    token.attr["N"].i = 2
-    unpacked = add(KEPT, "kept", (token.name,), **kept_types).name
+    token = add("Merge", "token", (made, f"{either}:1"), T=DT_INT64, N=2)
+    unpacked = add(KEPT, "kept", (token,), **kept_types)
     for number, port in enumerate(values):
         text = f"{unpacked}:{number}" if number else unpacked
-        shaped = add("EnsureShape", f"value_{number}", (text,), T=_dtype(view, port))
-        shaped.attr["shape"].shape.CopyFrom(proto_from_shape(_shape(graph, port)))
+        shape = proto_from_shape(_shape(graph, port))
+        types = {"T": _dtype(view, port), "shape": shape}
+        shaped = add("EnsureShape", f"value_{number}", (text,), **types)
         for reader in view.readers(port):
             if reader.node not in inner:
-                result.node[reader.node].input[reader.input] = shaped.name
+                edited.read(view.nodes[reader.node].name, reader.input, shaped)
 
 
 def _dtype(view: GraphView, port: Port) -> int:

@@ -1,11 +1,23 @@
-"""What is fused in a graph before its types are chosen, and what is kept after it."""
+"""What is fused in a graph before its types are chosen, and what is kept after it.
+
+And what is saved where a graph arrives with less than what Keras 3 writes. It was
+traced so, for want of a way to tell afterwards which operations of a graph are an
+optimizer's, or a normalization's: `optimizer_fusions` and `layer_fusions` of
+`tf_amp.training` say how.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Mapping
 
+from grappler_pass.annotations import FUSED
+from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.eligibility.reads import (
+    variable_of,
+    variables_updated_by_rows,
+)
 from grappler_pass.fusions import (
     CHANNEL_SCALES,
     FLAT_ACTIVATIONS,
@@ -13,29 +25,43 @@ from grappler_pass.fusions import (
     KEPT_WEIGHTS,
     LAYER_NORMS,
     NORMALIZED_BIASES,
-    channel_scales,
-    flat_activations,
     kept_weights,
-    layer_norms,
-    normalized_biases,
 )
-from grappler_pass.fusions.new_nodes import with_new_nodes
-from grappler_pass.fusions.passes import PricedGraph
-from grappler_pass.fusions.traced_kernels import traced_kernels
+from grappler_pass.fusions.matching import Match, NewNodes, PricedGraph
+from grappler_pass.fusions.normalizations import normalizations, normalized_biases
+from grappler_pass.fusions.products import activations, folds
+from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
+from grappler_pass.graph.shapes import variable_shape
 from grappler_pass.graph.view import Node, Port
 from grappler_pass.planning.draft import FORCED, PRICED, Draft, Settings
 from grappler_pass.planning.plan import Cause, Fusion, Reason
+from grappler_pass.planning.prices import NODE_SECONDS
 
+# Element-wise operations and reductions of a kernel's largest operand that Keras writes
+# in its place, counted in the graphs of Keras 3.15; gradients among them.
+_OPERATIONS = {
+    "FusedBatchNormV3": 17,
+    # By GELU's derivative; with erf there are four more.
+    "Mul": 2,
+    "ResourceApplyGradientDescent": 2,
+    "ResourceApplyKerasMomentum": 5,
+    "ResourceApplyAdam": 12,
+    "ResourceApplyAdamWithAmsgrad": 14,
+    "ResourceApplyAdaMax": 11,
+    "ResourceApplyRMSProp": 12,
+    "ResourceApplyCenteredRMSProp": 18,
+    "ResourceApplyAdadelta": 17,
+    "ResourceApplyAdagradV2": 7,
+    "ResourceApplyFtrlV2": 20,
+}
+_GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
 _IN_FLOAT16 = "weights times small scales may lose bits in float16"
 # In this order, since constants of a normalization wait for what activates its input.
-# Each has `found` (what can be rewritten, each beginning with its `root`), `seconds`
-# (that this saves per step) and `made` (what takes its place, under the names of all
-# nodes that are replaced).
-_MODULES = {
-    CHANNEL_SCALES: channel_scales,
-    FLAT_ACTIVATIONS: flat_activations,
-    LAYER_NORMS: layer_norms,
+_MATCHES: Mapping[str, Callable[[PricedGraph], Iterable[Match]]] = {
+    CHANNEL_SCALES: folds,
+    FLAT_ACTIVATIONS: activations,
+    LAYER_NORMS: normalizations,
     NORMALIZED_BIASES: normalized_biases,
 }
 
@@ -54,8 +80,8 @@ def fuse(draft: Draft) -> Draft:
         return draft
     if any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes):
         return draft
-    for rule, module in _MODULES.items():
-        draft = _fused_by(rule, module, draft)
+    for rule in _MATCHES:
+        draft = _fused_by(rule, draft)
     return draft
 
 
@@ -118,23 +144,69 @@ def _with_rewrites(
     )
 
 
-def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
+def _fused_by(rule: str, draft: Draft) -> Draft:
     models, kept = draft.settings.models, frozenset[Port]()
     if rule == CHANNEL_SCALES and kept_weights.is_wanted(draft.settings):
         kept = kept_weights.ports_of_variables(draft.view)
     graph = PricedGraph(draft.view, draft.shapes, models, kept)
     why_off = _why_off(rule, draft.settings)
-    found = [(each, module.seconds(each, graph)) for each in module.found(graph)]
-    seconds = ((each.root, saved) for each, saved in found)
-    draft = _with_rewrites(draft, rule, seconds, why_off)
-    paying = [each for each, saved in found if saved > 0.0 and not why_off]
+    matches = [(each, each.seconds(graph)) for each in _MATCHES[rule](graph)]
+    draft = _with_rewrites(draft, rule, [(m.root, s) for m, s in matches], why_off)
+    paying = [match for match, saved in matches if saved > 0.0 and not why_off]
     if not paying:
         return draft
-    made = [module.made(each, graph) for each in paying]
-    graph_def, shapes = with_new_nodes(draft.graph_def, draft.shapes, made)
+    edited, shapes = Graph(draft.graph_def), dict(draft.shapes)
+    for match in paying:
+        match.write(graph, functools.partial(NewNodes, graph, edited, shapes))
+    graph_def = edited.to_graph_def()
     return dataclasses.replace(
-        draft,
-        graph_def=graph_def,
-        view=draft.view_of(graph_def),
-        shapes=shapes,
+        draft, graph_def=graph_def, view=draft.view_of(graph_def), shapes=shapes
     )
+
+
+def traced_kernels(graph: PricedGraph) -> tuple[Fusion, ...]:
+    """Return the kernels of a graph that take the place of what Keras writes."""
+    view = graph.view
+    marked = [node for node in view.nodes if FUSED in node.proto.attr]
+    updated = variables_updated_by_rows(view) if marked else frozenset()
+
+    def seconds(node: Node) -> float:
+        if node.op != "ResourceGather":
+            return _seconds_of_kernel(node, graph)
+        is_updated = variable_of(view, node.inputs[0]) in updated
+        return _seconds_of_copy(node, graph) if is_updated else 0.0
+
+    def fusion(node: Node) -> Fusion:
+        rule = node.proto.attr[FUSED].s.decode()
+        return Fusion(rule, node.name, seconds(node), Reason(Cause.TRACED, GAINS[rule]))
+
+    return tuple(map(fusion, marked))
+
+
+def _seconds_of_copy(node: Node, graph: PricedGraph) -> float:
+    """Return what copying the variable takes that rows are read from."""
+    shape = variable_shape(graph.view.nodes[node.inputs[0].node].proto)
+    whole = (TensorSpec(shape, "float32"),)
+    copy = OpCall("DeepCopy", {}, whole, whole)
+    seconds = graph.model(node).price(copy, "float32").seconds
+    return graph.view.weight(node.index) * seconds
+
+
+def _seconds_of_kernel(node: Node, graph: PricedGraph) -> float:
+    """Return what a kernel saves per step, as it is predicted."""
+    # All else are handles, scalars and vectors of channels.
+    known = map(graph.shape, node.inputs)
+    shape = max((s for s in known if s), key=len, default=None)
+    if shape is None:
+        return 0.0
+    whole = TensorSpec(shape, "float32")
+
+    def seconds(op: str, outputs: tuple[TensorSpec, ...]) -> float:
+        call = OpCall(op, {}, (whole, whole), outputs)
+        return graph.model(node).price(call, "float32").seconds + NODE_SECONDS
+
+    gradient = _GRADIENTS.get(node.op)
+    outputs = (whole,) if gradient else ()
+    spent = sum(seconds(op, outputs) for op in filter(None, [node.op, gradient]))
+    written = _OPERATIONS.get(node.op, 1) * graph.pass_seconds(node, "Mul", shape)
+    return graph.view.weight(node.index) * (written - spent)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Set
 from copy import deepcopy
-from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -16,6 +15,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
+from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
 from grappler_pass.graph.view import GraphView, Node, Port, Reader, port_text
@@ -24,14 +24,6 @@ from grappler_pass.planning.draft import Draft
 
 # Every cast this pass made is called by it, behind the name of what it converts.
 CAST_STEM = "tf_amp_cast_"
-
-
-class _Edits(NamedTuple):
-    """New nodes to put behind each node, input strings to replace and to add."""
-
-    behind: Mapping[int, Sequence[NodeDef]]
-    inputs: Mapping[Reader, str]
-    controls: Mapping[int, Iterable[str]]
 
 
 def apply(draft: Draft) -> Draft:
@@ -52,39 +44,27 @@ def _rewritten(draft: Draft) -> GraphDef:
     Not done: control edges, names and devices of given nodes stay; functions in the
     library are not looked into.
     """
-    graph_def, view, slots = draft.graph_def, draft.view, draft.slots
-    low_dtype, names = draft.low_dtype, Names(draft.view.index)
-    edits = _edits(view, draft.casts, names)
-    absorbed = frozenset(draft.casts.absorbed)
-    low_nodes = draft.low_nodes
-    rewritten = GraphDef(versions=graph_def.versions, library=graph_def.library)
-    for node in view.nodes:
-        copy = NodeDef()
-        copy.CopyFrom(node.proto)
-        for position in range(len(node.inputs)):
-            if (reader := Reader(node.index, position)) in edits.inputs:
-                copy.input[position] = edits.inputs[reader]
-        copy.input.extend(edits.controls.get(node.index, ()))
-        if node.index in absorbed:
-            _absorb(copy, low_dtype)
-        if node.index in low_nodes:
-            own = slots.slots_of[node.index]
-            retype(copy, [slots.slots[s] for s in own if draft.low[s]], low_dtype)
-            rewritten.node.extend(
-                split_fused(
-                    copy,
-                    low_dtype,
-                    names.unused,
-                    device_type=node.device_type,
-                    has_flat_bias=_has_flat_bias(view, node, draft.shapes),
-                    product_alone=slots.has_float32_results(node.index),
-                    shape=_lost_shape(view, node, draft.shapes),
-                )
-            )
-        else:
-            rewritten.node.append(copy)
-        rewritten.node.extend(edits.behind.get(node.index, ()))
-    return rewritten
+    view, slots, low_dtype = draft.view, draft.slots, draft.low_dtype
+    graph = Graph(draft.graph_def)
+    _convert(graph, view, draft.casts)
+    for i in draft.casts.absorbed:
+        _absorb(graph.edit(view.nodes[i].name), low_dtype)
+    for i in sorted(draft.low_nodes):
+        node = view.nodes[i]
+        low_slots = [slots.slots[s] for s in slots.slots_of[i] if draft.low[s]]
+        retype(graph.edit(node.name), low_slots, low_dtype)
+        *parts, last = split_fused(
+            graph.nodes[node.name],
+            low_dtype,
+            graph.unused,
+            device_type=node.device_type,
+            has_flat_bias=_has_flat_bias(view, node, draft.shapes),
+            product_alone=slots.has_float32_results(i),
+            shape=_lost_shape(view, node, draft.shapes),
+        )
+        if parts:
+            graph.put(last, *parts)
+    return graph.to_graph_def()
 
 
 def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
@@ -125,23 +105,6 @@ def with_marks(graph_def: GraphDef, names: set[str]) -> GraphDef:
     return graph_def
 
 
-class Names:
-    """Hands out node names not yet taken, the same ones in every run."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        """Begin with the names of a graph's nodes."""
-        self._taken = set(taken)
-
-    def unused(self, wanted: str) -> str:
-        """Return a name, with a number behind it if it is taken."""
-        name, number = wanted, 0
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._taken.add(name)
-        return name
-
-
 def retype(copy: NodeDef, low_slots: Iterable[TypeSlot], low_dtype: int) -> None:
     """Set types of a node, in place, to a 16-bit one, and mark it as changed."""
     for slot in low_slots:
@@ -167,21 +130,20 @@ def _absorb(copy: NodeDef, low_dtype: int) -> None:
     copy.attr["T"].type = low_dtype
 
 
-def _edits(view: GraphView, casts: CastPlan, names: Names) -> _Edits:
-    behind: dict[int, list[NodeDef]] = {}
-    inputs: dict[Reader, str] = {}
+def _convert(graph: Graph, view: GraphView, casts: CastPlan) -> None:
+    """Put in the conversions of a plan, and let their readers read them."""
+    readers = [(c, reader) for c in casts.conversions for reader in c.readers]
     for conversion in casts.conversions:
-        made = _made_for(view, conversion, names)
-        behind.setdefault(conversion.port.node, []).extend(made)
+        made = _made_for(view, conversion, graph)
+        for node in made:
+            graph.add(node, behind=view.nodes[conversion.port.node].name)
         text = made[-1].name if made else port_text(view, conversion.source)
         for reader in conversion.readers:
-            inputs[reader] = text
-    controls: dict[int, dict[str, None]] = {}
-    for conversion in casts.conversions:
-        for reader in conversion.readers:
-            awaited = _awaited(view, conversion, reader, inputs.keys())
-            controls.setdefault(reader.node, {}).update(dict.fromkeys(awaited))
-    return _Edits(behind, inputs, controls)
+            graph.read(view.nodes[reader.node].name, reader.input, text)
+    redirected = {reader for _, reader in readers}
+    for conversion, reader in readers:
+        awaited = _awaited(view, conversion, reader, redirected)
+        graph.wait(view.nodes[reader.node].name, awaited)
 
 
 def _awaited(
@@ -205,7 +167,7 @@ def _awaited(
 
 
 def _made_for(
-    view: GraphView, conversion: Conversion, names: Names
+    view: GraphView, conversion: Conversion, graph: Graph
 ) -> tuple[NodeDef, ...]:
     """Return the nodes that make a converted tensor; the last one's output is it."""
     if conversion.is_identity:
@@ -216,12 +178,12 @@ def _made_for(
     stem = f"{producer.name}{suffix}/{CAST_STEM}{target}"
     if conversion.folds:
         constant = cast_constant(producer.proto, conversion.target_dtype)
-        constant.name = names.unused(stem)
+        constant.name = graph.unused(stem)
         return (constant,)
     if conversion.hoist:
-        return _hoisted(view, conversion, stem, names)
+        return _hoisted(view, conversion, stem, graph)
     source = port_text(view, conversion.source)
-    cast = _cast(names.unused(stem), source, conversion, producer.proto)
+    cast = _cast(graph.unused(stem), source, conversion, producer.proto)
     cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
     return (cast,)
 
@@ -234,7 +196,7 @@ def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> Node
 
 
 def _hoisted(
-    view: GraphView, conversion: Conversion, stem: str, names: Names
+    view: GraphView, conversion: Conversion, stem: str, graph: Graph
 ) -> tuple[NodeDef, ...]:
     """Read and cast a variable outside its loops, and enter the low value.
 
@@ -244,13 +206,13 @@ def _hoisted(
     given = view.nodes[conversion.port.node].proto
     outermost = view.nodes[conversion.hoist[-1]]
     read = deepcopy(given)
-    read.name = names.unused(f"{stem}/read")
+    read.name = graph.unused(f"{stem}/read")
     read.input[:] = [port_text(view, outermost.inputs[0])]
     mark(read, given)
-    made = [read, _cast(names.unused(stem), read.name, conversion, given)]
+    made = [read, _cast(graph.unused(stem), read.name, conversion, given)]
     for number in reversed(conversion.hoist):
         enter = deepcopy(view.nodes[number].proto)
-        enter.name = names.unused(f"{stem}/enter")
+        enter.name = graph.unused(f"{stem}/enter")
         enter.device = conversion.device
         enter.input[:] = [made[-1].name]
         enter.attr["T"].type = conversion.target_dtype

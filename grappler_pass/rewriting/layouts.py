@@ -37,6 +37,7 @@ from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import cast_node, parted, parts_of
 from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.graph.device_types import Home, device_type_at
+from grappler_pass.graph.editing import Graph, name_in, new_constant, new_node, texts_of
 from grappler_pass.graph.op_table import CONVOLUTION_OPS
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
@@ -46,8 +47,7 @@ from grappler_pass.planning.coloring import Gain
 from grappler_pass.planning.decisions import withdrawn
 from grappler_pass.planning.draft import PRICED, Draft
 from grappler_pass.planning.plan import Cause
-from grappler_pass.rewriting.apply import CAST_STEM, Names
-from grappler_pass.rewriting.named_graphs import copied, name_in, texts_of
+from grappler_pass.rewriting.apply import CAST_STEM
 
 # What TensorFlow counts to choose (generic_layout_optimizer.cc).
 _COUNTED = frozenset({"Conv2D", "Conv3D"})
@@ -87,16 +87,13 @@ def _is_channels_first(node: Node) -> bool:
 
 def _with_parts(graph_def: GraphDef, names: Collection[str]) -> GraphDef:
     """Return a copy with some nodes in parts: the layout of a fused one is fixed."""
-    copy = GraphDef(versions=graph_def.versions, library=graph_def.library)
-    unused = Names(node.name for node in graph_def.node).unused
+    graph = Graph(graph_def)
     for node in graph_def.node:
-        parts = parts_of(node) if node.name in names else ()
-        if parts:
+        if node.name in names and parts_of(node):
             dtype = node.attr["T"].type
-            copy.node.extend(parted(node, dtype, unused, has_flat_bias=True))
-        else:
-            copy.node.add().CopyFrom(node)
-    return copy
+            *parts, last = parted(node, dtype, graph.unused, has_flat_bias=True)
+            graph.put(last, *parts)
+    return graph.to_graph_def()
 
 
 def _chosen_anew(
@@ -153,17 +150,17 @@ def _hidden(graph_def: GraphDef, low_dtype: int, home: Home | None) -> set[str]:
 
 def _uncounted(low_dtype: int, device: str) -> Iterator[NodeDef]:
     """Yield a convolution in 16 bits that reads constants, and that nobody reads."""
-    one = NodeDef(name=f"{_STEM}/one", op="Const", device=device)
-    one.attr["dtype"].type = one.attr["value"].tensor.dtype = low_dtype
-    for _ in range(4):
-        one.attr["value"].tensor.tensor_shape.dim.add(size=1)
-    one.attr["value"].tensor.half_val.append(0)
-    conv = NodeDef(name=f"{_STEM}/conv", op="Conv2D", device=device)
-    conv.input.extend([one.name, one.name])
-    conv.attr["T"].type = low_dtype
-    conv.attr["strides"].list.i.extend([1] * 4)
-    conv.attr["padding"].s = b"VALID"
-    yield from (one, conv)
+    one = new_constant(f"{_STEM}/one", 0, low_dtype, (1, 1, 1, 1), device=device)
+    yield one
+    yield new_node(
+        "Conv2D",
+        f"{_STEM}/conv",
+        [one.name, one.name],
+        device,
+        T=low_dtype,
+        strides=[1] * 4,
+        padding=b"VALID",
+    )
 
 
 def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
@@ -172,19 +169,13 @@ def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
     Before   conv(float16, NCHW) --> bias(float16) --> relu
     After    conv(float16, NCHW) --> cast --> bias(float32) --> cast --> relu
     """
-    nodes = {node.name: node for node in graph_def.node}
+    graph = Graph(graph_def)
     on_gpu = (n for n in graph_def.node if device_type_at(n, home) == "GPU")
-    wrong = [node.name for node in on_gpu if _would_be_wrong(node, nodes)]
-    if not wrong:
-        return graph_def
-    copy = GraphDef(versions=graph_def.versions, library=graph_def.library)
-    unused = Names(nodes).unused
-    for node in graph_def.node:
-        if node.name in wrong:
-            copy.node.extend(_apart(node, unused))
-        else:
-            copy.node.add().CopyFrom(node)
-    return copy
+    wrong = [node for node in on_gpu if _would_be_wrong(node, graph.nodes)]
+    for node in wrong:
+        *before, last = _apart(node, graph.unused)
+        graph.put(last, *before)
+    return graph.to_graph_def() if wrong else graph_def
 
 
 def _would_be_wrong(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
@@ -237,29 +228,26 @@ _MAPS, _PERMUTES = "DataFormatDimMap", "DataFormatVecPermute"
 def with_constant_axes(graph_def: GraphDef, kept: Collection[str]) -> GraphDef:
     """Return a copy whose mapped constants are constants, but for the kept nodes."""
     constants = {node.name: node for node in graph_def.node if node.op == "Const"}
-    copy = GraphDef(versions=graph_def.versions, library=graph_def.library)
+    graph = Graph(graph_def)
     for node in graph_def.node:
-        made = None
         if node.op in (_MAPS, _PERMUTES) and node.name not in kept:
-            made = _constant(node, constants.get(name_in(node.input[0])))
-        copy.node.add().CopyFrom(made or node)
-    return copy
+            source = constants.get(name_in(node.input[0]))
+            made = None if source is None else _constant(node, source)
+            if made is not None:
+                graph.put(made)
+    return graph.to_graph_def()
 
 
-def _constant(node: NodeDef, source: NodeDef | None) -> NodeDef | None:
-    """Return a constant in the place of a node that maps one; None of any other."""
-    if source is None:
-        return None
+def _constant(node: NodeDef, source: NodeDef) -> NodeDef | None:
+    """Return a constant in the place of a node that maps one; None of other sizes."""
     given = tensor_util.MakeNdarray(source.attr["value"].tensor)
     mapped = _mapped(node, given)
     if mapped is None:
         return None
-    made = NodeDef(name=node.name, op="Const", device=node.device)
-    controls = (*texts_of(node)[1:], *texts_of(source))
-    made.input.extend(dict.fromkeys(controls))
-    made.attr["dtype"].type = source.attr["dtype"].type
-    tensor = tensor_util.make_tensor_proto(mapped, shape=given.shape)
-    made.attr["value"].tensor.CopyFrom(tensor)
+    controls = dict.fromkeys((*texts_of(node)[1:], *texts_of(source)))
+    made = new_constant(
+        node.name, mapped, shape=given.shape, inputs=controls, device=node.device
+    )
     mark(made, node)
     return made
 
@@ -291,7 +279,8 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
       graph_def: the graph; not written.
       given: the names of nodes that stay, read or not.
     """
-    nodes = {node.name: node for node in graph_def.node}
+    graph = Graph(graph_def)
+    nodes = graph.nodes
     same = dict(_pairs(nodes))
 
     def read_by(node: NodeDef) -> Iterator[str]:
@@ -304,7 +293,8 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
         return [name_in(text) for text in read_by(nodes[name])]
 
     staying = set(reached(given, sources))
-    return copied(graph_def, read_by, nodes.keys() - staying)
+    graph.redirect(read_by, nodes.keys() - staying)
+    return graph.to_graph_def()
 
 
 def _pairs(nodes: Nodes) -> Iterator[tuple[str, str]]:

@@ -82,8 +82,8 @@ _OF_CASTS = (
     Fault(
         "What waited for a variable's read no longer does once it reads a cast.",
         "grappler_pass/rewriting/apply.py",
-        "        copy.input.extend(edits.controls.get(node.index, ()))\n",
-        "",
+        "        graph.wait(view.nodes[reader.node].name, awaited)\n",
+        "        pass\n",
         (f"{_PASS}/rewriting/test_effects.py",),
     ),
     Fault(
@@ -331,16 +331,16 @@ _OF_COSTS = (
 _OF_REWRITES = (
     Fault(
         "A fused normalization has no epsilon.",
-        "grappler_pass/fusions/layer_norms.py",
-        'kernel.attr["epsilon"].f = found.epsilon',
+        "grappler_pass/fusions/normalizations.py",
+        'kernel.attr["epsilon"].f = self.epsilon',
         'kernel.attr["epsilon"].f = 0.0',
         (f"{_PASS}/fusions/test_layer_norms.py",),
     ),
     Fault(
         "A normalization whose mean is read elsewhere is fused.",
-        "grappler_pass/fusions/layer_norms.py",
-        "        _check(found == {each.index for each in readers})\n",
-        "        _check(found >= {each.index for each in readers})\n",
+        "grappler_pass/fusions/matching.py",
+        "            or not own.issuperset(graph.view.read_by(node.index))\n",
+        "",
         (f"{_PASS}/fusions/test_layer_norms.py",),
     ),
     Fault(
@@ -352,14 +352,14 @@ _OF_REWRITES = (
     ),
     Fault(
         "Scales of channels go to the wrong axis of transposed weights.",
-        "grappler_pass/fusions/channel_scales.py",
+        "grappler_pass/fusions/products.py",
         "            return (self.channels, 1)\n",
         "            return (self.channels,)\n",
         (f"{_PASS}/fusions/test_channel_scales.py",),
     ),
     Fault(
         "A bias is taken out in front of a normalization by moving statistics.",
-        "grappler_pass/fusions/normalized_biases.py",
+        "grappler_pass/fusions/normalizations.py",
         "return bool(is_training.b and factor.f == 1.0",
         "return bool(factor.f == 1.0",
         (f"{_PASS}/fusions/test_normalized_biases.py",),
