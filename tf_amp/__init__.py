@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tf_amp.runtime.switch import disable, enable, init, is_enabled, plans
     from tf_amp.tools.audit.audits import audit
     from tf_amp.tools.convert.conversion import convert
-    from tf_amp.tools.convert.report import ConversionReport
+    from tf_amp.tools.convert.job import ConversionReport
     from tf_amp.tools.explain.explanation import explain
     from tf_amp.tools.explain.prediction import Prediction
     from tf_amp.tools.optimize import optimize
@@ -120,7 +120,7 @@ _HOMES = {
     "tf_amp.runtime.switch": "disable enable init is_enabled plans",
     "tf_amp.tools.audit.audits": "audit",
     "tf_amp.tools.convert.conversion": "convert",
-    "tf_amp.tools.convert.report": "ConversionReport",
+    "tf_amp.tools.convert.job": "ConversionReport",
     "tf_amp.tools.explain.explanation": "explain",
     "tf_amp.tools.explain.prediction": "Prediction",
     "tf_amp.tools.optimize": "optimize",

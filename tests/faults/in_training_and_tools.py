@@ -97,21 +97,21 @@ _OF_COMPARISONS = (
 _OF_TOOLS = (
     Fault(
         "A converted model returns 16 bits where it returned float32.",
-        "tf_amp/tools/convert/saved_model_conversion.py",
+        "tf_amp/tools/convert/models.py",
         "fetch += _nodes_of(signature.outputs)",
         "fetch += []",
         (f"{_TOOLS}/convert/test_converting.py::test_all_signatures_stay",),
     ),
     Fault(
         "A variable that is to be stored in 16 bits is left as it is in the file.",
-        "tf_amp/tools/convert/weights/retyping.py",
+        "tf_amp/tools/convert/retyping.py",
         "keys = sorted(key for group in chosen for key in group.keys)",
         "keys = sorted(key for group in chosen for key in group.keys)[1:]",
         (f"{_TOOLS}/convert/test_converting.py::test_low_weights_halve_the_size",),
     ),
     Fault(
         "A constant that 16 bits cannot hold is stored as infinity.",
-        "tf_amp/tools/convert/weights/retyping.py",
+        "tf_amp/tools/convert/retyping.py",
         "if (np.isfinite(low) != np.isfinite(value)).any():",
         "if low.shape != value.shape:",
         (

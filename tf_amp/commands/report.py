@@ -16,7 +16,7 @@ from tf_amp.report.files import check_writable, write_whole
 from tf_amp.report.page import check_extra
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import running_scripts
-from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
+from tf_amp.tools.convert.files import SAVED_MODEL_FILES
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import JobRecord

@@ -17,9 +17,8 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.graph.view import Item
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.convert import planner
-from tf_amp.tools.convert.mixing import planner_for, unmixed
-from tf_amp.tools.convert.options import Options, options_from
+from tf_amp.tools.convert.job import Options, options_from
+from tf_amp.tools.convert.rewriting import planner_for, rewrite, unmixed
 from tf_amp.tools.explain import explanation
 from tf_amp.tracing import grappler_preview
 
@@ -110,7 +109,7 @@ class _Optimized:
 
 def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
     chosen = planner_for(options, graph_def, None)
-    rewritten, _, _ = planner.rewrite(graph_def, item, chosen)
+    rewritten, _, _ = rewrite(graph_def, item, chosen)
     stripping.strip(rewritten)
     return rewritten
 

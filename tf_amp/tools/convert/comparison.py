@@ -18,9 +18,9 @@ from tf_amp.run import batches as data
 from tf_amp.run import progress
 from tf_amp.run.graph_cases import rounded
 from tf_amp.run.graph_copy import Array
-from tf_amp.tools.convert.files.stored_models import frozen_graph
-from tf_amp.tools.convert.mixing import unmixed
-from tf_amp.tools.convert.options import Job
+from tf_amp.tools.convert.files import frozen_graph
+from tf_amp.tools.convert.job import Job
+from tf_amp.tools.convert.rewriting import unmixed
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.cases import named_leaves
 from tf_amp.tools.verify.verification import OUTPUT, Verification, default_tolerance

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.convert.files import stored_models, writing
+from tf_amp.tools.convert import files
 
 if TYPE_CHECKING:
-    from tf_amp.tools.convert.report import ConversionReport
+    from tf_amp.tools.convert.job import ConversionReport
 
 
 def convert(
@@ -58,7 +58,7 @@ def convert(
       overwrite: whether a model at `target` may be replaced.
       allow_lambda: whether Python code within a .keras file may be run.
       batch: size to plan for where the model leaves it open.
-      to: "mixed", or "float32" to take a converted model back.
+      to: "mixed", or "float32" to take a converted model models.
 
     Raises:
       AlreadyMixedError: the model computes in 16 bits already.
@@ -71,17 +71,13 @@ def convert(
     """
     begin = time.perf_counter()
     source, target = pathlib.Path(source), pathlib.Path(target)
-    kind = stored_models.kind_of(source)
-    is_frozen = kind is stored_models.Kind.FROZEN
-    writing.check_name(target, is_frozen=is_frozen)
-    writing.check_target(source, target, overwrite=overwrite)
+    kind = files.kind_of(source)
+    is_frozen = kind is files.Kind.FROZEN
+    files.check_name(target, is_frozen=is_frozen)
+    files.check_target(source, target, overwrite=overwrite)
     check_tensorflow()
-    from tf_amp.tools.convert import back
-    from tf_amp.tools.convert.options import FLOAT32, Job, options_from
-    from tf_amp.tools.convert.saved_model_conversion import (
-        convert_frozen,
-        convert_saved_model,
-    )
+    from tf_amp.tools.convert import models
+    from tf_amp.tools.convert.job import Job, options_from
 
     options = options_from(
         dtype=dtype,
@@ -97,13 +93,9 @@ def convert(
     )
     with contextlib.ExitStack() as stack:
         given = source
-        if kind is stored_models.Kind.KERAS:
-            exported = stored_models.exported(source, allow_lambda=allow_lambda)
+        if kind is files.Kind.KERAS:
+            exported = files.exported(source, allow_lambda=allow_lambda)
             given = stack.enter_context(exported)
-        draft = stack.enter_context(writing.replacing(target))
+        draft = stack.enter_context(files.replacing(target))
         job = Job(source, given, target, kind.value, options, begin)
-        if options.to == FLOAT32:
-            take_back = back.frozen_graph_back if is_frozen else back.saved_model_back
-            take_back(given, draft)
-            return job.report(draft)
-        return (convert_frozen if is_frozen else convert_saved_model)(job, draft)
+        return models.write(job, draft)

@@ -17,7 +17,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 import tf_amp
 from tests import stored_models
 from tests.processes import ROOT, folder_that_hides, run
-from tf_amp.tools.convert.files.stored_models import EXTRAS
+from tf_amp.tools.convert.files import EXTRAS
 
 EPSILON = 2.0**-8
 # Products of these models follow each other by so many.

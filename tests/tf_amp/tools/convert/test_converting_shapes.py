@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from grappler_pass.functions.conversion import graph_from_function, library_of
-from tf_amp.tools.convert.planner import stored_shapes
+from tf_amp.tools.convert.rewriting import stored_shapes
 
 
 def test_the_rows_of_a_product_of_several_axes_follow_from_the_batch() -> None:

@@ -1,41 +1,58 @@
-"""Convert the folder of a SavedModel, or the file of a frozen graph."""
+"""Convert the folder of a SavedModel or the file of a frozen graph, and take it back.
+
+The structure of a model as it was is kept beside the converted one. Large constants are
+left out of it: their nodes are still in the converted graph, under the same names, in
+float32 or in 16 bits.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.variable_pb2 import VariableDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
+from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.named_graphs import name_in
-from tf_amp.errors import ConfigError
+from tf_amp.errors import AlreadyMixedError, ConfigError, UnreadableModelError
 from tf_amp.run import progress
-from tf_amp.tools.convert import back, comparison, mixing
-from tf_amp.tools.convert.files import stored_models, writing
-from tf_amp.tools.convert.files.stored_models import frozen_extras, frozen_graph
-from tf_amp.tools.convert.files.variables_file import VariablesFile
-from tf_amp.tools.convert.mixing import Mixed
-from tf_amp.tools.convert.options import FLOAT32, Job
-from tf_amp.tools.convert.planner import Planner
-from tf_amp.tools.convert.report import ConversionReport
-from tf_amp.tools.convert.weights.low_signatures import retype_signatures
+from tf_amp.tools.convert import comparison, files, rewriting
+from tf_amp.tools.convert.files import frozen_extras, frozen_graph
+from tf_amp.tools.convert.job import FLOAT32, JSON_FILE, ConversionReport, Job
+from tf_amp.tools.convert.retyping import retype_signatures
+from tf_amp.tools.convert.rewriting import Mixed, Planner
+from tf_amp.tools.convert.weights import VariablesFile
 
 # That nobody reads, and is no result.
 _NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
 
-def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
+def write(job: Job, draft: pathlib.Path) -> ConversionReport:
+    """Write what a job asks for to a file or folder that does not exist yet."""
+    is_frozen = job.kind == files.Kind.FROZEN.value
+    if job.options.to != FLOAT32:
+        return (_convert_frozen if is_frozen else _convert_saved_model)(job, draft)
+    (_take_frozen_graph_back if is_frozen else _take_saved_model_back)(job.given, draft)
+    return job.report(draft)
+
+
+def _convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     """Write the converted model to a folder that does not exist yet."""
-    model = stored_models.saved_model(job.given)
+    model = files.saved_model(job.given)
     has_signatures = any(
         not name.startswith("__")
         for meta_graph in model.meta_graphs
@@ -46,12 +63,12 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
             f"--verify: {job.source} has no signature that could be run; export it "
             "with one, or convert it without --verify (verify=True)."
         )
-    back.refuse_converted(job.given / stored_models.EXTRAS)
+    _refuse_converted(job.given / files.EXTRAS)
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
     seen, unobserved = comparison.ranges_of_model(job)
-    planner = mixing.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
+    planner = rewriting.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
     low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)
     _write(job, draft, model, mixed, file)
@@ -60,7 +77,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         warnings.append(
             "the model has no signatures; the functions of its objects were converted"
         )
-    warnings += (*mixing.size_remarks(job.options, mixed.plans), *unobserved)
+    warnings += (*rewriting.size_remarks(job.options, mixed.plans), *unobserved)
     found = {**mixed._asdict(), "low_io": low_io}
     if job.options.verify:
         found["verifications"], unverified = comparison.compared_signatures(
@@ -68,10 +85,10 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         )
         warnings += unverified
     report = job.report(draft, **{**found, "warnings": tuple(warnings)})
-    extras = draft / stored_models.EXTRAS
+    extras = draft / files.EXTRAS
     report.save(extras)
-    original = stored_models.saved_model(job.given)
-    back.keep(original, (each.graph_def for each in original.meta_graphs), extras)
+    original = files.saved_model(job.given)
+    _keep(original, (each.graph_def for each in original.meta_graphs), extras)
     return report
 
 
@@ -104,10 +121,10 @@ def _mix(
             "share their variables; only models with one graph can store them low."
         )
     found = [
-        mixing.mix(meta_graph, _item_of(meta_graph), planner, job.options, file)
+        rewriting.mix(meta_graph, _item_of(meta_graph), planner, job.options, file)
         for meta_graph in model.meta_graphs
     ]
-    return mixing.merged(found)
+    return rewriting.merged(found)
 
 
 def _write(
@@ -119,13 +136,13 @@ def _write(
 ) -> None:
     progress.report("writing")
     stored = frozenset(mixed.storage.variables)
-    stored_models.write_saved_model(model, job.given, draft, variables=not stored)
+    files.write_saved_model(model, job.given, draft, variables=not stored)
     if stored and file is not None:
         dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[mixed.low_dtype]])
-        file.write(draft / stored_models.VARIABLES, stored, dtype)
+        file.write(draft / files.VARIABLES, stored, dtype)
 
 
-def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
+def _convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
     """Write the converted graph to a file that does not exist yet.
 
     The folder of the report is in place before the file is, so that the file, which is
@@ -137,23 +154,23 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
             "no signatures whose dtypes could change; other models have."
         )
     graph_def = frozen_graph(job.given)
-    back.refuse_converted(frozen_extras(job.given))
+    _refuse_converted(frozen_extras(job.given))
     item = _frozen_item(graph_def)
     seen = comparison.ranges_of_graph(job, graph_def, item)
-    planner = mixing.planner_for(job.options, graph_def, seen)
+    planner = rewriting.planner_for(job.options, graph_def, seen)
     meta_graph = MetaGraphDef(graph_def=graph_def)
-    mixed = mixing.mix(meta_graph, item, planner, job.options, None)
+    mixed = rewriting.mix(meta_graph, item, planner, job.options, None)
     draft.write_bytes(meta_graph.graph_def.SerializeToString())
-    warnings = (*mixed.warnings, *mixing.size_remarks(job.options, mixed.plans))
+    warnings = (*mixed.warnings, *rewriting.size_remarks(job.options, mixed.plans))
     found = mixed._replace(warnings=warnings)._asdict()
     if job.options.verify:
         found["verifications"] = comparison.compared_graphs(
             job, draft, item, mixed.low_dtype
         )
     report = job.report(draft, **found)
-    with writing.replacing(frozen_extras(job.target)) as extras:
+    with files.replacing(frozen_extras(job.target)) as extras:
         report.save(extras)
-        back.keep(graph_def, [graph_def], extras)
+        _keep(graph_def, [graph_def], extras)
     return report
 
 
@@ -236,3 +253,120 @@ def _variable_names(value: bytes) -> Iterator[str]:
 
 def _unique(names: Iterator[str] | list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+_FILE = "original.pb.gz"
+_LEFT_OUT = "_left_out"
+_LARGE_BYTES = 1024
+
+_Proto = TypeVar("_Proto", bound=Any)
+
+
+def _keep(original: Any, graphs: Iterable[GraphDef], extras: pathlib.Path) -> None:
+    """Write a model's protobuf into the folder of its report.
+
+    It is changed in place: large constants of the graphs within lose their values.
+    """
+    for graph_def in graphs:
+        for node in _constants(graph_def).values():
+            if node.attr["value"].tensor.ByteSize() > _LARGE_BYTES:
+                node.attr["value"].Clear()
+                node.attr[_LEFT_OUT].b = True
+    written = gzip.compress(original.SerializeToString(), mtime=0)
+    (extras / _FILE).write_bytes(written)
+
+
+def _take_frozen_graph_back(given: pathlib.Path, draft: pathlib.Path) -> None:
+    """Write what a converted frozen graph was to a file."""
+    converted = files.frozen_graph(given)
+    original = _kept(files.frozen_extras(given), type(converted)())
+    _fill_constants(original, converted)
+    draft.write_bytes(original.SerializeToString())
+
+
+def _take_saved_model_back(given: pathlib.Path, draft: pathlib.Path) -> None:
+    """Write what a converted SavedModel was to a folder that does not exist yet."""
+    converted = files.saved_model(given)
+    extras = given / files.EXTRAS
+    original = _kept(extras, type(converted)())
+    for own, other in zip(original.meta_graphs, converted.meta_graphs, strict=True):
+        _fill_constants(own.graph_def, other.graph_def)
+    file = VariablesFile.of(given)
+    files.write_saved_model(original, given, draft, variables=file is None)
+    if file is not None:
+        stored = _report(extras).get("storage", {}).get("variables", ())
+        target = draft / files.VARIABLES
+        file.write(target, frozenset(stored), np.dtype(np.float32))
+
+
+def _refuse_converted(extras: pathlib.Path) -> None:
+    """Raise AlreadyMixedError for a model with the report of a conversion beside it."""
+    if not (extras / JSON_FILE).is_file():
+        return
+    report = _report(extras)
+    stored = report.get("storage", {})
+    counts = {name: len(stored.get(name, ())) for name in ("variables", "constants")}
+    counts["inputs and outputs"] = len(report.get("low_io", ()))
+    if any(counts.values()):
+        listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        raise AlreadyMixedError(
+            f"tf-amp has converted the model already: {listed} are in "
+            f"{report['low_dtype']}; it was left as it is. It goes back to float32 "
+            "with --to float32."
+        )
+
+
+def _report(extras: pathlib.Path) -> dict[str, Any]:
+    path = extras / JSON_FILE
+    with files.unreadable(f"{path} cannot be read", OSError, ValueError):
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _kept(extras: pathlib.Path, proto: _Proto) -> _Proto:
+    """Fill a protobuf with what `keep` wrote, large constants still left out."""
+    path = extras / _FILE
+    if not path.is_file():
+        raise UnreadableModelError(
+            f"there is no {path}: only a model that tf-amp has converted, with all "
+            "that was written beside it, goes back to float32."
+        )
+    errors = (OSError, EOFError, DecodeError)
+    with files.unreadable(f"{path} is damaged", *errors):
+        proto.ParseFromString(gzip.decompress(path.read_bytes()))
+    return proto
+
+
+def _fill_constants(original: GraphDef, converted: GraphDef) -> None:
+    """Put the values left out, in float32, back into `original`, in place."""
+    found = _constants(converted)
+    for key, node in _constants(original).items():
+        if _LEFT_OUT not in node.attr:
+            continue
+        if key not in found:
+            raise UnreadableModelError(
+                f"constant {key[1]!r} is gone from the converted model; it was "
+                "changed since it was written."
+            )
+        del node.attr[_LEFT_OUT]
+        node.attr["value"].CopyFrom(found[key].attr["value"])
+        _restore_type(node)
+
+
+def _restore_type(node: NodeDef) -> None:
+    """Make the value of a constant one of the type that its node says."""
+    proto = node.attr["value"].tensor
+    wanted = node.attr["dtype"].type
+    if proto.dtype == wanted:
+        return
+    value = tensor_util.MakeNdarray(proto).astype(np.float32)
+    proto.CopyFrom(tensor_util.make_tensor_proto(value, dtype=wanted))
+
+
+def _constants(graph_def: GraphDef) -> Mapping[tuple[str, str], NodeDef]:
+    return {
+        (function, str(node.name)): node
+        for function, nodes in bodies_of(graph_def).items()
+        for node in nodes
+        if node.op == "Const"
+    }

@@ -16,7 +16,7 @@ import tf_amp
 from tests.forking import Child
 from tests.processes import ROOT, started
 from tf_amp.errors import ConfigError, ConversionError
-from tf_amp.tools.convert.files import writing
+from tf_amp.tools.convert import files
 
 PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
@@ -70,9 +70,9 @@ def test_on_a_full_disk_nothing_is_left(
 
 KILLED = """
 import pathlib, sys, time
-from tf_amp.tools.convert.files import writing
+from tf_amp.tools.convert import files
 target = pathlib.Path(sys.argv[1])
-with writing.replacing(target) as draft:
+with files.replacing(target) as draft:
     draft.mkdir()
     (draft / "new").write_text("new")
     print("written", flush=True)
@@ -92,7 +92,7 @@ def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(
         process.stdout.readline()
     assert [p.name for p in target.iterdir()] == ["old"]
     assert len(list(tmp_path.iterdir())) == 2
-    with writing.replacing(target) as draft:
+    with files.replacing(target) as draft:
         draft.mkdir()
         (draft / "new").write_text("new")
     assert [p.name for p in target.iterdir()] == ["new"]
@@ -139,11 +139,11 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
 
 SWAPS = """
 import pathlib, sys
-from tf_amp.tools.convert.files import writing
+from tf_amp.tools.convert import files
 target = pathlib.Path(sys.argv[1])
 print("begun", flush=True)
 for number in range(10**6):
-    with writing.replacing(target) as draft:
+    with files.replacing(target) as draft:
         draft.mkdir()
         (draft / "first").write_text(str(number))
         (draft / "last").write_text(str(number))

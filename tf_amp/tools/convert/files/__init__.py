@@ -1,1 +1,0 @@
-"""The files of stored models, read and written."""

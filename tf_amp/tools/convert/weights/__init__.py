@@ -1,1 +1,0 @@
-"""The weights of a stored model in 16 bits."""
