@@ -28,8 +28,8 @@ from benchmarks.training_graphs.words import Step
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft
+from tf_amp.tools import audit as auditing
 from tf_amp.tools import target_device
-from tf_amp.tools.audit import audits as auditing
 
 DEVICE, DTYPE = "v100", "float16"
 _NVIDIA = "NVIDIA DeepLearningExamples, TensorFlow"

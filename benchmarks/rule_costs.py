@@ -26,9 +26,8 @@ from benchmarks.report import markdown_table
 from benchmarks.steps import build_model, step_of
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from tf_amp.tools import target_device
-from tf_amp.tools.audit import audits as auditing
-from tf_amp.tools.explain import explanation
+from tf_amp.tools import audit as auditing
+from tf_amp.tools import explanation, target_device
 
 PROFILES = ("cpu-avx512-bf16", "v100", "a100")
 _DTYPES = {"v100": "float16", "t4": "float16"}

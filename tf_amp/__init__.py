@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from tf_amp.runtime.apex import init_trainer, initialize, scale_loss
     from tf_amp.runtime.scope import autocast, float32_scope, mixed_precision_scope
     from tf_amp.runtime.switch import disable, enable, init, is_enabled, plans
-    from tf_amp.tools.audit.audits import audit
+    from tf_amp.tools.audit import audit
     from tf_amp.tools.convert.conversion import convert
     from tf_amp.tools.convert.job import ConversionReport
-    from tf_amp.tools.explain.explanation import explain
-    from tf_amp.tools.explain.prediction import Prediction
+    from tf_amp.tools.explanation import explain
     from tf_amp.tools.optimize import optimize
-    from tf_amp.tools.ranges.ranging import ranges
+    from tf_amp.tools.prediction import Prediction
+    from tf_amp.tools.ranges import ranges
     from tf_amp.tools.verify.verification import Verification
     from tf_amp.tools.verify.verifying import verify
     from tf_amp.training.program_scaling import in_true_units
@@ -118,13 +118,13 @@ _HOMES = {
     "tf_amp.runtime.apex": "init_trainer initialize scale_loss",
     "tf_amp.runtime.scope": "autocast float32_scope mixed_precision_scope",
     "tf_amp.runtime.switch": "disable enable init is_enabled plans",
-    "tf_amp.tools.audit.audits": "audit",
+    "tf_amp.tools.audit": "audit",
     "tf_amp.tools.convert.conversion": "convert",
     "tf_amp.tools.convert.job": "ConversionReport",
-    "tf_amp.tools.explain.explanation": "explain",
-    "tf_amp.tools.explain.prediction": "Prediction",
+    "tf_amp.tools.explanation": "explain",
+    "tf_amp.tools.prediction": "Prediction",
     "tf_amp.tools.optimize": "optimize",
-    "tf_amp.tools.ranges.ranging": "ranges",
+    "tf_amp.tools.ranges": "ranges",
     "tf_amp.tools.verify.verifying": "verify",
     "tf_amp.tools.verify.verification": "Verification",
     "tf_amp.training.program_scaling": "in_true_units",

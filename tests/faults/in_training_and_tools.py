@@ -128,7 +128,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "ranges does not see negative values.",
-        "tf_amp/tools/ranges/ranging.py",
+        "tf_amp/tools/ranges.py",
         "magnitude = np.abs(value).ravel()",
         "magnitude = np.maximum(value, 0).ravel()",
         (
@@ -138,7 +138,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "explain prints seconds of float32 as those of 16 bits, and vice versa.",
-        "tf_amp/tools/explain/prediction.py",
+        "tf_amp/tools/prediction.py",
         "yield row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)",
         "yield row.op, str(row.nodes), *_cells(row.mixed), *_cells(row.float32)",
         (
@@ -148,7 +148,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "audit names what holds a plan back least first.",
-        "tf_amp/tools/audit/remedies.py",
+        "tf_amp/tools/obstacles.py",
         "found.sort(key=lambda obstacle: -obstacle.lost_seconds)",
         "found.sort(key=lambda obstacle: obstacle.lost_seconds)",
         (
@@ -158,7 +158,7 @@ _OF_TOOLS = (
     ),
     Fault(
         "report marks each step after a skipped one as skipped.",
-        "tf_amp/tools/report/page.py",
+        "tf_amp/tools/job_page.py",
         "if count > before[n]]",
         "if count > 0]",
         (

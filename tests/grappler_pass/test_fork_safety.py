@@ -32,7 +32,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from tf_amp.compare.verdicts import StepMemory, KeptVerdict
         from tf_amp.compare.own_steps import StepComparison
         from tf_amp.rewriting.resumed_plans import Memory
-        from tf_amp.tools.ranges.ranging import Statistics, _Graph
+        from tf_amp.tools.ranges import Statistics, _Graph
         from tf_amp.training import restored_scales, states
 
         seen, plans, steps = Statistics(), Memory(), StepComparison()

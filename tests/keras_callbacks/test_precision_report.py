@@ -19,8 +19,8 @@ from tests.keras_programs import (
     loss_scale_optimizer,
     telling_model,
 )
-from tf_amp.tools.report.page import html_from_record
-from tf_amp.tools.report.record import record_from_path
+from tf_amp.tools.job_page import html_from_record
+from tf_amp.tools.job_record import record_from_path
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

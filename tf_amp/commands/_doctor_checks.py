@@ -106,7 +106,7 @@ def choice(config: AmpConfig) -> Findings:
     yield Finding("choice", f"{chosen.low_dtype}: {chosen.reason}")
     import tensorflow as tf
 
-    from tf_amp.tools.explain.explanation import explain
+    from tf_amp.tools.explanation import explain
 
     spec = tf.TensorSpec([2048, 2048])
     switch.switch_on(config)

@@ -15,7 +15,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
     from grappler_pass.planning.draft import Settings
-    from tf_amp.tools.audit.audits import Audit
+    from tf_amp.tools.audit import Audit
 
 SUMMARY = "predict what mixed precision gains on a device that need not be present"
 TAKES_SCRIPT = True
@@ -43,9 +43,9 @@ def main(options: argparse.Namespace) -> int:
     """Audit what the command line names and print the reports."""
     check_model(options)
     check_tensorflow()
+    from tf_amp.tools import audit as auditing
     from tf_amp.tools import target_device
-    from tf_amp.tools.audit import audits as auditing
-    from tf_amp.tools.audit.audits import print_audits
+    from tf_amp.tools.audit import print_audits
 
     target = target_device.target_of(options.device_profile, options.dtype)
 

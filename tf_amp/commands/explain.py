@@ -15,7 +15,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
-    from tf_amp.tools.explain.prediction import Prediction
+    from tf_amp.tools.prediction import Prediction
 
 SUMMARY = "print the plans of a SavedModel or a script, with the reasons"
 TAKES_SCRIPT = True
@@ -40,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
     check_model(options)
     check_tensorflow()
     from grappler_pass.pipeline import plan_graph
-    from tf_amp.tools.explain.explanation import explain_saved_model
+    from tf_amp.tools.explanation import explain_saved_model
 
     def show(plans: Sequence[Plan | Prediction], stream: TextIO) -> None:
         if options.json:

@@ -91,11 +91,11 @@ def _check_range(options: argparse.Namespace) -> None:
 
 def _measured(options: argparse.Namespace, script: _results.Script) -> Ranges:
     if options.model.is_dir():
-        from tf_amp.tools.ranges.ranging import ranges_of_saved_model
+        from tf_amp.tools.ranges import ranges_of_saved_model
 
         with _results.progress_shown():
             return ranges_of_saved_model(options.model, options.data, options.signature)
-    from tf_amp.tools.ranges.ranging import ranges_of_script
+    from tf_amp.tools.ranges import ranges_of_script
 
     # Gradients are judged as they are, not as a loss scale moves them.
     return ranges_of_script(script.run, {amp_config.LOSS_SCALE: "none"})

@@ -19,7 +19,7 @@ from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files import SAVED_MODEL_FILES
 
 if TYPE_CHECKING:
-    from tf_amp.tools.report.record import JobRecord
+    from tf_amp.tools.job_record import JobRecord
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
@@ -107,7 +107,7 @@ def _check(options: argparse.Namespace, kind: str) -> None:
 
 def _read(path: pathlib.Path) -> JobRecord:
     """Read a folder or file, and say which files of it are left out."""
-    from tf_amp.tools.report import record as records
+    from tf_amp.tools import job_record as records
 
     record = records.record_from_path(path)
     for each in record.left_out:
@@ -118,9 +118,9 @@ def _read(path: pathlib.Path) -> JobRecord:
 def _of_model(options: argparse.Namespace) -> JobRecord:
     check_tensorflow()
     from tf_amp.runtime import switch
-    from tf_amp.tools.explain.explanation import explain_saved_model
-    from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.report.record import JobRecord
+    from tf_amp.tools.explanation import explain_saved_model
+    from tf_amp.tools.job_record import JobRecord
+    from tf_amp.tools.prediction import Prediction
 
     if options.device_profile:
         switch.enable(device_profile=options.device_profile)
@@ -145,7 +145,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
         script.run()
     finally:
         if collector.plans:
-            from tf_amp.tools.report.record import record_from_collector
+            from tf_amp.tools.job_record import record_from_collector
 
             name = options.model.name
             record = record_from_collector(name, collector, _loss_scale())
@@ -173,7 +173,7 @@ def _loss_scale() -> LossScaleState | None:
 def _write(
     options: argparse.Namespace, record: JobRecord, other: JobRecord | None
 ) -> None:
-    from tf_amp.tools.report.page import html_from_record
+    from tf_amp.tools.job_page import html_from_record
 
     write_whole(options.output, html_from_record(record, other).encode())
     graphs = counted(len(record.plans), "graph")

@@ -31,7 +31,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.placement.cut import Placed, Site, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.rewriting import graph_settings, host
-from tf_amp.tools.explain.explanation import config_for, traced_graph
+from tf_amp.tools.explanation import config_for, traced_graph
 
 # A send, a receive and the wait for it; what a copy between devices takes at least.
 TRANSFER_SECONDS = 20e-6

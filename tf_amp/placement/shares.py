@@ -24,7 +24,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.run.graph_run import elapsed
 from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
-from tf_amp.tools.explain import explanation
+from tf_amp.tools import explanation
 from tf_amp.tracing.graph_names import name_of
 
 # A 16-bit type must be faster than float32 by that much to be chosen.

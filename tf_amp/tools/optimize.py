@@ -17,9 +17,9 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.graph.view import Item
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import explanation
 from tf_amp.tools.convert.job import Options, options_from
 from tf_amp.tools.convert.rewriting import planner_for, rewrite, unmixed
-from tf_amp.tools.explain import explanation
 from tf_amp.tracing import grappler_preview
 
 _PREFIX = "mixed"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.forking import run_forked_command
-from tf_amp.tools.report.record import record_from_path
+from tf_amp.tools.job_record import record_from_path
 
 SCRIPT = """
 import atexit, os, subprocess

@@ -11,9 +11,9 @@ from rich.console import Console
 from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from tf_amp.config.ranges import Ranges, TensorRange
-from tf_amp.tools.audit.audits import Audit
-from tf_amp.tools.audit.remedies import Obstacle
-from tf_amp.tools.explain.prediction import OpTimes, Prediction, Times
+from tf_amp.tools.audit import Audit
+from tf_amp.tools.obstacles import Obstacle
+from tf_amp.tools.prediction import OpTimes, Prediction, Times
 from tf_amp.tools.verify.verification import Difference, TensorCheck, Verification
 from tf_amp.training.overflow_origin import OverflowOrigin
 from tf_amp.training.report import LossScaleState

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_amp
 from tf_amp.errors import ConfigError
 from tf_amp.run.batches import arguments_by_placeholder
-from tf_amp.tools.explain.explanation import check_named
+from tf_amp.tools.explanation import check_named
 
 SPEC = tf.TensorSpec((8, 8))
 LISTS = {"add": {"deny": ["MatMul"]}}

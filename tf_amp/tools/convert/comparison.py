@@ -21,7 +21,7 @@ from tf_amp.run.graph_copy import Array
 from tf_amp.tools.convert.files import frozen_graph
 from tf_amp.tools.convert.job import Job
 from tf_amp.tools.convert.rewriting import unmixed
-from tf_amp.tools.ranges.ranging import joined, ranges_of
+from tf_amp.tools.ranges import joined, ranges_of
 from tf_amp.tools.verify.cases import named_leaves
 from tf_amp.tools.verify.verification import OUTPUT, Verification, default_tolerance
 from tf_amp.tools.verify.verifying import checks_of

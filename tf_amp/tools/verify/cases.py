@@ -32,9 +32,8 @@ from tf_amp.run.batches import arguments_by_placeholder
 from tf_amp.run.graph_cases import GraphCase, sandbox_of
 from tf_amp.run.graph_copy import Array, Content
 from tf_amp.run.recording import Records, Tap
-from tf_amp.tools import running_scripts
+from tf_amp.tools import explanation, running_scripts
 from tf_amp.tools.choice import Choice
-from tf_amp.tools.explain import explanation
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of

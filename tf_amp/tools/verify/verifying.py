@@ -44,8 +44,8 @@ from tf_amp.run.graph_cases import (
 )
 from tf_amp.run.graph_copy import Array, Values
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import explanation
 from tf_amp.tools.choice import Choice
-from tf_amp.tools.explain import explanation
 from tf_amp.tools.verify.cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,

@@ -15,7 +15,7 @@ from tf_amp.commands import cli
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts, target_device
-from tf_amp.tools.audit.audits import audit_saved_model
+from tf_amp.tools.audit import audit_saved_model
 
 
 @pytest.fixture(scope="module")

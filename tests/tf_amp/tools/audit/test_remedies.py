@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.graph.op_traits import INPUT
 from grappler_pass.planning.plan import Cause, Reason
-from tf_amp.tools.audit.remedies import Finding, finding_of
+from tf_amp.tools.obstacles import Finding, finding_of
 
 
 def product_obstacle(function, *shapes):

@@ -15,7 +15,7 @@ from tf_amp.commands import cli
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import ConfigError
 from tf_amp.run.batches import signatures_of
-from tf_amp.tools.ranges.ranging import ranges_of_saved_model
+from tf_amp.tools.ranges import ranges_of_saved_model
 
 _HALF = {**PLANNED, "dtype": "float16"}
 _NAMES = ("first", "second")

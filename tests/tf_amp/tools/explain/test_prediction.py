@@ -13,7 +13,7 @@ from grappler_pass.planning.plan import Plan
 from grappler_pass.planning.prices import NODE_SECONDS
 from tf_amp.commands import cli
 from tf_amp.errors import NotMeasurableError
-from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
+from tf_amp.tools.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
 # No CPU multiplies two matrices of 512 by 512 float32 at 20 TFLOP/s.
 LEAST_SECONDS = 2 * 512**3 / 20e12

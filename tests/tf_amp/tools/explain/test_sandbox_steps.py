@@ -10,7 +10,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
 from tf_amp.run.graph_copy import NotRunnableError
-from tf_amp.tools.explain import predicting
+from tf_amp.tools import prediction as predicting
 
 
 def _trial(

@@ -23,7 +23,7 @@ from tests import planted
 from tests.grappler_pass.rewriting.test_rewriting import settings as rewriting_settings
 from tests.text_graph import graph_from_text
 from tf_amp.config.ranges import Ranges, TensorRange
-from tf_amp.tools.ranges.ranging import range_of_values, ranges_of
+from tf_amp.tools.ranges import range_of_values, ranges_of
 
 _LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

@@ -14,8 +14,8 @@ from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ConfigError, UnreadableRecordError
 from tf_amp.report.files import write_whole
-from tf_amp.tools.report.page import html_from_record, sections_of_runs
-from tf_amp.tools.report.record import JobRecord, record_from_path
+from tf_amp.tools.job_page import html_from_record, sections_of_runs
+from tf_amp.tools.job_record import JobRecord, record_from_path
 
 
 @pytest.fixture(autouse=True)

@@ -33,8 +33,8 @@ from tf_amp.rewriting import compiled
 from tf_amp.rewriting.compiled import DraftPart
 from tf_amp.run.batches import signatures_of
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.audit.remedies import Alternatives, Obstacle, obstacles_of
-from tf_amp.tools.explain import explanation
+from tf_amp.tools import explanation
+from tf_amp.tools.obstacles import Alternatives, Obstacle, obstacles_of
 from tf_amp.tools.target_device import Target, target_of
 from tf_amp.tracing.graph_names import name_of
 

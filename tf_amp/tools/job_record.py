@@ -14,7 +14,7 @@ from tf_amp.compare.kept_file import is_number
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
 from tf_amp.report import codec
 from tf_amp.rewriting.dumps import Collector, ComparedSteps
-from tf_amp.tools.explain.prediction import Prediction
+from tf_amp.tools.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.training.report import LossScaleState
 

@@ -17,8 +17,8 @@ from tf_amp.report.page import (
     page_from_sections,
 )
 from tf_amp.report.plans import CAST_COLOR, FLOAT32_COLOR, LOW_COLOR, sections_of
-from tf_amp.tools.explain.prediction import Prediction
-from tf_amp.tools.report.record import JobRecord
+from tf_amp.tools.job_record import JobRecord
+from tf_amp.tools.prediction import Prediction
 from tf_amp.tools.verify.verification import TensorCheck, Verification
 
 _MILLI = 1e3

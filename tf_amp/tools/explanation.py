@@ -33,8 +33,7 @@ from tf_amp.rewriting import compiled, graph_settings
 from tf_amp.run.batches import set_batch, signatures_of
 from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.explain.predicting import prediction_of
-from tf_amp.tools.explain.prediction import Prediction
+from tf_amp.tools.prediction import Prediction, prediction_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def

@@ -35,7 +35,7 @@ from tf_amp.run.graph_cases import GraphCase
 from tf_amp.run.graph_copy import Array
 from tf_amp.run.recording import Recorder, Records, Tap, with_records
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.explain import explanation
+from tf_amp.tools import explanation
 from tf_amp.tools.verify.cases import plain_case, run_observed
 from tf_amp.tracing.stamp_reader import is_gradient
 

@@ -1,1 +1,0 @@
-"""Would mixed precision pay on another device, and what holds it back there."""

@@ -1,1 +1,0 @@
-"""Which ranges the tensors of a graph keep to while it runs."""

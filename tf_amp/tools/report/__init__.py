@@ -1,1 +1,0 @@
-"""A page about a job: its plans, its steps, its numbers, in one HTML file."""
