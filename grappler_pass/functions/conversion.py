@@ -22,6 +22,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.op_table import CALL_OPS
 from grappler_pass.graph.shapes import Shape, proto_from_shape
 from grappler_pass.graph.type_slots import attr_of, op_def_of
@@ -54,9 +55,9 @@ class Known(NamedTuple):
     contents: tuple[tuple[int, Shape | None], ...] = ()
 
 
-def library_of(graph_def: GraphDef) -> dict[str, FunctionDef]:
+def library_of(graph: GraphDef | Graph) -> dict[str, FunctionDef]:
     """Return the functions of a graph by name."""
-    return {str(f.signature.name): f for f in graph_def.library.function}
+    return {str(f.signature.name): f for f in graph.library.function}
 
 
 def bodies_of(graph_def: GraphDef) -> dict[str, Sequence[NodeDef]]:

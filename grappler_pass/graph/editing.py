@@ -94,11 +94,13 @@ class Graph:
 
     Attributes:
       nodes: by name, for reading.
+      library: functions that nodes call.
     """
 
     def __init__(self, graph_def: GraphDef) -> None:
         """Begin with a graph as it is."""
         self._given = graph_def
+        self.library = graph_def.library
         self.nodes: dict[str, NodeDef] = {node.name: node for node in graph_def.node}
         self._own: set[str] = set()
         self._names = set(self.nodes)
@@ -215,7 +217,7 @@ class Graph:
 
     def to_graph_def(self) -> GraphDef:
         """Return the graph that it has become, in the order of the given one."""
-        result = GraphDef(versions=self._given.versions, library=self._given.library)
+        result = GraphDef(versions=self._given.versions, library=self.library)
         result.node.extend(self._in_order())
         return result
 

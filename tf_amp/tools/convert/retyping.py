@@ -15,7 +15,7 @@ dtypes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions import conversion
+from grappler_pass.graph.editing import Graph, Reader, name_in, new_node
 from grappler_pass.graph.op_table import (
     PLAIN_CALL_OPS,
     READ_OPS,
@@ -46,10 +47,7 @@ from tf_amp.tools.convert.weights import (
     MAIN,
     Chooser,
     Group,
-    Readers,
-    Use,
     VariablesFile,
-    readers_in,
 )
 
 SHAPES = "_output_shapes"
@@ -90,10 +88,10 @@ def store_low(
     constants: list[str] = []
     for name, body in bodies.items():
         places = (place for group in chosen for place in group.places)
-        own = [place.tensor for place in places if place.function == name]
-        uses = [u for group in chosen for u in group.uses if u.function == name]
-        retype_variables(body, own, uses, low_dtype)
-        constants += retype_constants(body, low_dtype, is_kept)
+        handles = [place.tensor for place in places if place.function == name]
+        uses = (use for group in chosen for use in group.uses if use.function == name)
+        _retype_variables(body, handles, [use.node.name for use in uses], low_dtype)
+        constants += _retype_constants(body, low_dtype, is_kept)
     _put_back(bodies, meta_graph.graph_def)
     for number in (number for group in chosen for number in group.objects):
         meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
@@ -101,9 +99,9 @@ def store_low(
     return Storage(tuple(keys), tuple(constants), kept)
 
 
-def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
+def _bodies(graph_def: GraphDef) -> dict[str, Graph]:
     """Return the graph itself and its functions as graphs, as far as they can be."""
-    bodies = {MAIN: graph_def}
+    bodies = {MAIN: Graph(graph_def)}
     library = conversion.library_of(graph_def)
     for name, function in library.items():
         try:
@@ -111,60 +109,56 @@ def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
         except conversion.FunctionError:
             continue
         body.ClearField("library")
-        bodies[name] = body
+        bodies[name] = Graph(body)
     return bodies
 
 
-def _put_back(bodies: Mapping[str, GraphDef], graph_def: GraphDef) -> None:
+def _put_back(bodies: Mapping[str, Graph], graph_def: GraphDef) -> None:
     library = conversion.library_of(graph_def)
+    nodes = bodies[MAIN].to_graph_def().node
+    del graph_def.node[:]
+    graph_def.node.extend(nodes)
     for function in graph_def.library.function:
-        body = bodies.get(function.signature.name)
-        if body is None:
+        if function.signature.name not in bodies:
             continue
+        body = bodies[function.signature.name].to_graph_def()
         called = {node.op for node in body.node}.intersection(library)
         body.library.function.extend(library[name] for name in called)
         function.CopyFrom(conversion.function_from_graph(body, function))
 
 
-def retype_variables(
-    body: GraphDef, handles: Collection[str], uses: Iterable[Use], low_dtype: int
+def _retype_variables(
+    graph: Graph, handles: Collection[str], uses: Sequence[str], low_dtype: int
 ) -> None:
-    """Let a graph read, save and restore some of its variables in 16 bits, in place.
+    """Let a graph read, save and restore some of its variables in 16 bits.
 
-    The body is the graph itself or a function as a graph; handles are tensors in it of
-    such variables, with their uses there; `low_dtype` is the DataType they are stored
-    as.
+    Handles are tensors of such variables, uses the nodes that take them; `low_dtype` is
+    the DataType that they are stored as.
     """
-    nodes = {node.name: node for node in body.node}
-    # Whoever reads a value is asked for before that value gets a cast, so that this
-    # does not grow old.
-    readers = readers_in(body)
     for name in handles:
-        if name in nodes and nodes[name].op in VARIABLE_OPS:
-            nodes[name].attr["dtype"].type = low_dtype
-    found = [nodes[use.node.name] for use in uses]
-    for node in found:
-        if node.op in READ_OPS:
-            node.attr["dtype"].type = low_dtype
-            if not _retype_save(node, readers, low_dtype):
-                cast_up(body, node, readers, low_dtype)
+        if name in graph.nodes and graph.nodes[name].op in VARIABLE_OPS:
+            graph.edit(name).attr["dtype"].type = low_dtype
+    for name in uses:
+        if graph.nodes[name].op in READ_OPS:
+            graph.edit(name).attr["dtype"].type = low_dtype
+            if not _retype_save(graph, name, low_dtype):
+                _cast_up(graph, name, low_dtype)
     for name in handles:
-        if name in nodes and nodes[name].op in REF_VARIABLE_OPS:
-            _cast_reference(body, nodes[name], readers, low_dtype)
+        if name in graph.nodes and graph.nodes[name].op in REF_VARIABLE_OPS:
+            _cast_reference(graph, name, low_dtype)
     # Last, since a new value may be what another variable is read as.
-    for node in found:
-        if node.op in ASSIGNMENTS:
-            _retype_assignment(body, node, nodes, low_dtype)
+    for name in uses:
+        if graph.nodes[name].op in ASSIGNMENTS:
+            _retype_assignment(graph, name, low_dtype)
 
 
-def retype_constants(
-    body: GraphDef, low_dtype: int, is_kept: Callable[[str], object]
-) -> tuple[str, ...]:
-    """Store large constants of a graph in 16 bits, in place; return their names."""
+def _retype_constants(
+    graph: Graph, low_dtype: int, is_kept: Callable[[str], object]
+) -> list[str]:
+    """Store large constants of a graph in 16 bits; return their names."""
     stored = []
-    readers = readers_in(body)
-    for node in [node for node in body.node if _is_large_constant(node)]:
-        if is_kept(node.name):
+    for name, node in list(graph.nodes.items()):
+        if not _is_large_constant(node) or is_kept(name):
             continue
         value = tensor_util.MakeNdarray(node.attr["value"].tensor)
         with np.errstate(over="ignore"):
@@ -174,10 +168,10 @@ def retype_constants(
             continue
         rounded = cast_constant(node, low_dtype)
         del rounded.attr[REWRITTEN]
-        node.CopyFrom(rounded)
-        cast_up(body, node, readers, low_dtype)
-        stored.append(str(node.name))
-    return tuple(stored)
+        graph.put(rounded)
+        _cast_up(graph, name, low_dtype)
+        stored.append(name)
+    return stored
 
 
 def _is_large_constant(node: NodeDef) -> bool:
@@ -187,94 +181,75 @@ def _is_large_constant(node: NodeDef) -> bool:
     return len(sizes) >= LEAST_RANK and math.prod(sizes) >= _LEAST_ELEMENTS
 
 
-def _retype_assignment(
-    body: GraphDef, node: NodeDef, nodes: dict[str, NodeDef], low_dtype: int
-) -> None:
+def _retype_assignment(graph: Graph, name: str, low_dtype: int) -> None:
     """Restore 16 bits as they are in the file; round any other new value."""
+    node = graph.edit(name)
     node.attr["T" if node.op == "Assign" else "dtype"].type = low_dtype
     passed = []
-    name, output = split_input(node.input[1])
-    # A cast that was just made is not among the nodes.
-    while name in nodes and nodes[name].op == "Identity":
-        passed.append(nodes[name])
-        name, output = split_input(nodes[name].input[0])
-    if name not in nodes or nodes[name].op != "RestoreV2":
-        node.input[1] = new_cast(body, node.input[1], FLOAT32, low_dtype).name
+    source, output = split_input(node.input[1])
+    while graph.nodes[source].op == "Identity":
+        passed.append(source)
+        source, output = split_input(graph.nodes[source].input[0])
+    if graph.nodes[source].op != "RestoreV2":
+        graph.read(name, 1, _add_cast(graph, node.input[1], FLOAT32, low_dtype))
         return
-    nodes[name].attr["dtypes"].list.type[output] = low_dtype
+    graph.edit(source).attr["dtypes"].list.type[output] = low_dtype
     for identity in passed:
-        identity.attr["T"].type = low_dtype
+        graph.edit(identity).attr["T"].type = low_dtype
 
 
-def _retype_save(node: NodeDef, readers: Readers, low_dtype: int) -> bool:
-    """Save what `node` reads in 16 bits; False where anything else takes it."""
+def _retype_save(graph: Graph, name: str, low_dtype: int) -> bool:
+    """Save what a node reads in 16 bits; False where anything else takes it."""
     passed, saves = [], []
-    waiting = [node]
+    waiting = [name]
     for source in waiting:
-        for reader, position in readers.get(source.name, ()):
-            if reader.op == _SAVE:
-                saves.append((reader, position - _BEFORE_TENSORS))
-            elif reader.op == "Identity":
-                passed.append(reader)
-                waiting.append(reader)
+        for reader in graph.readers(source):
+            if reader.node.op == _SAVE:
+                saves.append(reader)
+            elif reader.node.op == "Identity":
+                passed.append(reader.node.name)
+                waiting.append(reader.node.name)
             else:
                 return False
-    if not saves:
-        return False
-    for identity in passed:
-        identity.attr["T"].type = low_dtype
-    for save, position in saves:
-        save.attr["dtypes"].list.type[position] = low_dtype
-    return True
+    for identity in passed if saves else ():
+        graph.edit(identity).attr["T"].type = low_dtype
+    for save in saves:
+        _save_low(graph, save, low_dtype)
+    return bool(saves)
 
 
-def _cast_reference(
-    body: GraphDef, variable: NodeDef, readers: Readers, low_dtype: int
-) -> None:
+def _save_low(graph: Graph, save: Reader, low_dtype: int) -> None:
+    types = graph.edit(save.node.name).attr["dtypes"].list.type
+    types[save.input - _BEFORE_TENSORS] = low_dtype
+
+
+def _cast_reference(graph: Graph, variable: str, low_dtype: int) -> None:
     """Save a variable of TensorFlow 1 in 16 bits; give its other readers float32."""
     others = []
-    for reader, position in readers.get(variable.name, ()):
-        if reader.op == _SAVE:
-            types = reader.attr["dtypes"].list.type
-            types[position - _BEFORE_TENSORS] = low_dtype
-        elif reader.op not in ASSIGNMENTS or position:
-            others.append((reader, position))
+    for reader in graph.readers(variable):
+        if reader.node.op == _SAVE:
+            _save_low(graph, reader, low_dtype)
+        elif reader.node.op not in ASSIGNMENTS or reader.input:
+            others.append(reader)
     if others:
-        cast = new_cast(body, variable.name, low_dtype, FLOAT32)
-        for reader, position in others:
-            reader.input[position] = cast.name
+        graph.replace(others, _add_cast(graph, variable, low_dtype, FLOAT32))
 
 
-def cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> None:
+def _cast_up(graph: Graph, name: str, low_dtype: int) -> None:
     """Give all readers of a node's value float32 again."""
-    found = readers.get(node.name)
-    if not found:
-        return
-    cast = new_cast(body, node.name, low_dtype, FLOAT32)
-    if SHAPES in node.attr:
-        cast.attr[SHAPES].CopyFrom(node.attr[SHAPES])
-    for reader, position in found:
-        reader.input[position] = cast.name
+    if readers := graph.readers(name):
+        cast = _add_cast(graph, name, low_dtype, FLOAT32)
+        if SHAPES in graph.nodes[name].attr:
+            graph.nodes[cast].attr[SHAPES].CopyFrom(graph.nodes[name].attr[SHAPES])
+        graph.replace(readers, cast)
 
 
-def new_cast(body: GraphDef, tensor: str, source: int, target: int) -> NodeDef:
-    """Add a cast of a tensor to a graph and return it; nobody reads it yet."""
-    wanted = "float32" if target == FLOAT32 else "stored"
-    stem = f"{tensor.replace(':', '_')}/{CAST_STEM}{wanted}"
-    names = {node.name for node in body.node}
-    name, number = stem, 0
-    while name in names:
-        number += 1
-        name = f"{stem}_{number}"
-    cast = body.node.add(name=name, op="Cast", input=[tensor])
-    cast.attr["SrcT"].type = source
-    cast.attr["DstT"].type = target
-    cast.attr["Truncate"].b = False
-    return cast
-
-
-_PLACEHOLDER = "Placeholder"
-_SIGNATURES = "signatures"
+def _add_cast(graph: Graph, tensor: str, source: int, target: int) -> str:
+    """Add a cast of a tensor, which nothing reads yet, and return its name."""
+    kind = "float32" if target == FLOAT32 else "stored"
+    name = graph.unused(f"{tensor.replace(':', '_')}/{CAST_STEM}{kind}")
+    cast = new_node("Cast", name, [tensor], SrcT=source, DstT=target, Truncate=False)
+    return graph.add(cast)
 
 
 class _Retyped(NamedTuple):
@@ -295,60 +270,62 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
     """
     low = _Low(meta_graph.graph_def, low_dtype)
     inputs = [i for s in meta_graph.signature_def.values() for i in s.inputs.values()]
-    low.retype_placeholders(split_input(i.name)[0] for i in inputs if _is_float32(i))
+    low.retype_placeholders(name_in(i.name) for i in inputs if _is_float32(i))
     low.retype_calls(_retype_wrappers(meta_graph, low_dtype))
     low.add_casts()
-    return tuple(_retype_infos(meta_graph, low))
+    changed = tuple(_retype_infos(meta_graph, low))
+    nodes = low.graph.to_graph_def().node
+    del meta_graph.graph_def.node[:]
+    meta_graph.graph_def.node.extend(nodes)
+    return changed
 
 
 class _Low:
     """What of the main graph is in 16 bits: tensors, and inputs of calls."""
 
     def __init__(self, graph_def: GraphDef, low_dtype: int) -> None:
-        self._graph_def = graph_def
+        self.graph = Graph(graph_def)
         self.dtype = low_dtype
         self.tensors: set[str] = set()
-        self._taking: list[tuple[NodeDef, int]] = []
+        self._taking: list[tuple[str, int]] = []
 
     def retype_placeholders(self, names: Iterable[str]) -> None:
-        wanted = frozenset(names)
-        for node in self._graph_def.node:
-            if node.op == _PLACEHOLDER and node.name in wanted:
-                node.attr["dtype"].type = self.dtype
-                self.tensors.add(node.name)
+        for name in names:
+            if self.graph.nodes[name].op == "Placeholder":
+                self.graph.edit(name).attr["dtype"].type = self.dtype
+                self.tensors.add(name)
 
     def retype_calls(self, wrappers: Mapping[str, _Retyped]) -> None:
-        for node in self._graph_def.node:
+        for name, node in self.graph.nodes.items():
             if node.op not in PLAIN_CALL_OPS:
                 continue
             retyped = wrappers.get(node.attr["f"].func.name, _Retyped())
             for position in retyped.arguments:
-                node.attr["Tin"].list.type[position] = self.dtype
-                self._taking.append((node, position))
+                self.graph.edit(name).attr["Tin"].list.type[position] = self.dtype
+                self._taking.append((name, position))
             for output in retyped.results:
-                node.attr["Tout"].list.type[output] = self.dtype
-                self.tensors.add(f"{node.name}:{output}" if output else node.name)
+                self.graph.edit(name).attr["Tout"].list.type[output] = self.dtype
+                self.tensors.add(f"{name}:{output}" if output else name)
 
     def add_casts(self) -> None:
         """Cast for all that takes float32 of 16 bits, or the other way round."""
-        readers = readers_in(self._graph_def)
-        taking = {(node.name, position) for node, position in self._taking}
+        taking = frozenset(self._taking)
         for tensor in sorted(self.tensors):
-            found = readers.get(tensor, ())
-            others = [(r, at) for r, at in found if (r.name, at) not in taking]
+            readers = self.graph.readers(tensor)
+            others = [r for r in readers if (r.node.name, r.input) not in taking]
             if others:
-                cast = new_cast(self._graph_def, tensor, self.dtype, FLOAT32)
-                for reader, position in others:
-                    reader.input[position] = cast.name
-        for node, position in self._taking:
-            node.input[position] = self.low(node.input[position])
+                cast = _add_cast(self.graph, tensor, self.dtype, FLOAT32)
+                self.graph.replace(others, cast)
+        for name, position in self._taking:
+            tensor = self.graph.nodes[name].input[position]
+            self.graph.read(name, position, self.low(tensor))
 
     def low(self, tensor: str) -> str:
         """Return a tensor in 16 bits, as it is or cast."""
         tensor = tensor.removesuffix(":0")
         if tensor in self.tensors:
             return tensor
-        return str(new_cast(self._graph_def, tensor, FLOAT32, self.dtype).name)
+        return _add_cast(self.graph, tensor, FLOAT32, self.dtype)
 
 
 def _retype_infos(meta_graph: MetaGraphDef, low: _Low) -> Iterator[str]:
@@ -385,7 +362,7 @@ def _retype_wrappers(
 def _wrapper_names(objects: Any) -> Iterator[str]:
     if not objects.nodes:
         return
-    roots = (c for c in objects.nodes[0].children if c.local_name == _SIGNATURES)
+    roots = (c for c in objects.nodes[0].children if c.local_name == "signatures")
     for root in roots:
         for child in objects.nodes[root.node_id].children:
             node = objects.nodes[child.node_id]
@@ -401,21 +378,22 @@ def _retype_function(
     Its last arguments, which it has captured, stay; there are `bound` of them.
     """
     body, item = conversion.graph_from_function(function, library)
-    nodes, readers = {node.name: node for node in body.node}, readers_in(body)
+    graph = Graph(body)
     signature = function.signature
     own = list(signature.input_arg)[: len(signature.input_arg) - bound]
     arguments = frozenset(i for i, arg in enumerate(own) if arg.type == FLOAT32)
     for index in arguments:
-        node = nodes[own[index].name]
-        node.attr["dtype"].type = own[index].type = low_dtype
-        cast_up(body, node, readers, low_dtype)
+        name = own[index].name
+        graph.edit(name).attr["dtype"].type = own[index].type = low_dtype
+        _cast_up(graph, name, low_dtype)
     outputs = list(signature.output_arg)
     results = frozenset(i for i, arg in enumerate(outputs) if arg.type == FLOAT32)
     for index in results:
-        node = nodes[item.fetch[index]]
-        node.input[0] = new_cast(body, node.input[0], FLOAT32, low_dtype).name
-        node.attr["T"].type = outputs[index].type = low_dtype
-    function.CopyFrom(conversion.function_from_graph(body, function))
+        name = item.fetch[index]
+        cast = _add_cast(graph, graph.nodes[name].input[0], FLOAT32, low_dtype)
+        graph.read(name, 0, cast)
+        graph.edit(name).attr["T"].type = outputs[index].type = low_dtype
+    function.CopyFrom(conversion.function_from_graph(graph.to_graph_def(), function))
     return _Retyped(arguments, results)
 
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
-from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
@@ -28,6 +27,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.functions import conversion
+from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.op_table import (
     CALL_OPS,
     FORWARDING_OPS,
@@ -148,8 +148,6 @@ def _save(path: str, keys: list[str], tensors: list[Any]) -> None:
     )
 
 
-Readers = Mapping[str, list[tuple[NodeDef, int]]]
-
 _PASSING = (FORWARDING_OPS - SWITCH_OPS) | MERGE_OPS
 
 
@@ -181,14 +179,14 @@ class Group:
 class Handles:
     """Groups of variables of a graph, found by following their handles."""
 
-    def __init__(self, bodies: Mapping[str, GraphDef]) -> None:
+    def __init__(self, bodies: Mapping[str, Graph]) -> None:
         """Index the graph itself, under `MAIN`, and its functions as graphs.
 
         A function that cannot be taken for a graph is missing; what it does with a
         handle is not known.
         """
         self._library = conversion.library_of(bodies[MAIN])
-        self._readers = {name: readers_in(body) for name, body in bodies.items()}
+        self._bodies = bodies
         self._uses: dict[Place, list[Use]] = {}
         self._meeting: list[tuple[Place, Place]] = []
 
@@ -231,12 +229,11 @@ class Handles:
         return tuple(Place(function, str(arg.name)) for arg in arguments)
 
     def _uses_of(self, place: Place) -> Iterator[Use]:
-        readers = self._readers.get(place.function)
-        if readers is None:
+        if place.function not in self._bodies:
             yield Use(place.function, NodeDef(name=place.function, op="function"), 0)
             return
-        for node, position in readers.get(place.tensor, ()):
-            yield Use(place.function, node, position)
+        for reader in self._bodies[place.function].readers(place.tensor):
+            yield Use(place.function, *reader)
 
     def _onward(self, use: Use) -> Iterator[Place]:
         """Yield where a handle goes on to from a node that only hands it on."""
@@ -260,17 +257,6 @@ def _hands_on(node: NodeDef) -> bool:
     return bool(node.attr["T"].type == types_pb2.DT_RESOURCE)
 
 
-def readers_in(body: GraphDef) -> Readers:
-    """Return by tensor the nodes, and numbers of their data inputs, that read it."""
-    readers: dict[str, list[tuple[NodeDef, int]]] = defaultdict(list)
-    for node in body.node:
-        for position, text in enumerate(node.input):
-            name, output = split_input(text)
-            if output >= 0:
-                readers[_tensor(name, output)].append((node, position))
-    return readers
-
-
 def _tensor(name: str, output: int) -> str:
     return f"{name}:{output}" if output else name
 
@@ -291,7 +277,7 @@ class Chooser:
     a node what keeps it in float32, or nothing.
     """
 
-    bodies: Mapping[str, GraphDef]
+    bodies: Mapping[str, Graph]
     objects: SavedObjectGraph | None
     file: VariablesFile
     fetched: tuple[str, ...]
@@ -312,7 +298,7 @@ class Chooser:
     def _groups(self) -> tuple[Group, ...]:
         """Follow every variable, and join what the file shows to be the same one."""
         handles = Handles(self.bodies)
-        for node in self.bodies[MAIN].node:
+        for node in self.bodies[MAIN].nodes.values():
             if node.op in VARIABLE_OPS:
                 handles.follow(Place(MAIN, node.name))
         bound = _bound_places(handles, self.objects)
@@ -349,7 +335,7 @@ class Chooser:
         """Return the node, and its output, that a new value is restored by."""
         if use.node.op not in ASSIGNMENTS:
             return None
-        nodes = self._nodes[use.function]
+        nodes = self.bodies[use.function].nodes
         name, output = split_input(use.node.input[1])
         while nodes[name].op == "Identity":
             name, output = split_input(nodes[name].input[0])
@@ -357,15 +343,10 @@ class Chooser:
 
     def _strings(self, function: str, tensor: str) -> list[bytes]:
         name, _ = split_input(tensor)
-        node = self._nodes[function][name]
+        node = self.bodies[function].nodes[name]
         if node.op != "Const":
             return []
         return list(tensor_util.MakeNdarray(node.attr["value"].tensor).reshape(-1))
-
-    @cached_attribute
-    def _nodes(self) -> dict[str, dict[str, NodeDef]]:
-        bodies = self.bodies.items()
-        return {name: {n.name: n for n in body.node} for name, body in bodies}
 
     def _is_matrix(self, key: str) -> bool:
         shape = self.file.shapes.get(key, ())
@@ -417,7 +398,7 @@ class Chooser:
     @cached_attribute
     def _run_nodes(self) -> frozenset[str]:
         """Name the nodes of the graph itself that run for what is fetched."""
-        nodes = self._nodes[MAIN]
+        nodes = self.bodies[MAIN].nodes
         fetched = (name for name in self.fetched if name in nodes)
         return frozenset(reached(fetched, lambda name: map(name_in, nodes[name].input)))
 
