@@ -366,7 +366,9 @@ def runs_here() -> bool:
     if jobs.directed_key():
         return False
     device = _device_here()
-    return device.job is None or jobs.is_own_task(device.job, device.task or 0)
+    # Replicas of a strategy within this process are placed on its "localhost".
+    is_ours = device.job in (None, "localhost")
+    return is_ours or jobs.is_own_task(device.job, device.task or 0)
 
 
 def collection_here() -> str:

@@ -325,3 +325,88 @@ def test_xla_takes_nothing_again_and_it_is_said_what_to_do(call, is_told):
     lines = [line for line in done.err.splitlines() if "(AMP301)" in line]
     assert [f"{call}, which XLA compiles" in line for line in lines] == [True] * is_told
     assert all('loss_scale="none"' in line for line in lines)
+
+
+NOT_TAKEN_AGAIN = """
+import tensorflow as tf
+
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+cpu, = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, two)
+
+import tf_amp
+
+tf_amp.enable("float16", opt_level="O2")
+w = tf.Variable(tf.ones([64, 64]))
+
+def score(x):
+    return tf.reduce_sum((x @ w) @ w, 1)
+
+def slope(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(score(x))
+    return tape.gradient(loss, w)
+
+def jacobian():
+    @tf.function
+    def whole(x):
+        with tf.GradientTape() as tape:
+            y = score(x)
+        return tape.jacobian(y, w)
+    return whole
+
+def vectorized():
+    return tf.function(lambda x: tf.vectorized_map(lambda row: slope(row[None]), x))
+
+def replicas():
+    global w
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        w = tf.Variable(tf.ones([64, 64]))
+    run = tf.function(lambda x: strategy.run(slope, (x,)))
+    return lambda x: strategy.experimental_local_results(run(x))[0]
+
+def outside_of_functions():
+    function = tf.function(score)
+    def whole(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(function(x))
+        return tape.gradient(loss, w)
+    return whole
+
+def loop_of_frames():
+    tf.compat.v1.disable_control_flow_v2()
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [8, 64])
+        kernel = tf.Variable(tf.ones([64, 64]))
+        body = lambda i, y: (i + 1, tf.nn.relu(y @ kernel))
+        y = tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+        found = tf.gradients(y, x)[0]
+        session = tf.compat.v1.Session()
+        session.run(tf.compat.v1.global_variables_initializer())
+    return lambda x: session.run(found, {"Placeholder:0": x.numpy()})
+
+function = {call}()
+results = [function(8 * tf.ones([8, 64])) for _ in range(18)]
+print([bool(tf.reduce_all(tf.math.is_finite(each))) for each in results])
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "jacobian",
+        "vectorized",
+        "replicas",
+        "outside_of_functions",
+        "loop_of_frames",
+    ],
+)
+def test_where_nothing_is_taken_again_it_is_said_and_the_scale_falls(call):
+    done = run_forked(
+        NOT_TAKEN_AGAIN.replace("{call}", call), env={"TF_AMP_TUNE": "off"}
+    )
+    finite = json.loads(done.out.splitlines()[-1].lower())
+    assert not finite[0] and finite[-1]
+    (line,) = [line for line in done.err.splitlines() if "(AMP301)" in line]
+    assert 'loss_scale="none"' in line
