@@ -31,10 +31,11 @@ from tf_amp._tensorflow_private.tracing import (
     put_attribute,
 )
 from tf_amp._tensorflow_private.training import in_xla_context
+from tf_amp.compare import call_sites
 from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
 from tf_amp.message_codes import Code
-from tf_amp.report.counts import ordinal
+from tf_amp.report.counts import counted, ordinal
 from tf_amp.rewriting import host
 from tf_amp.tracing import stamp_reader
 from tf_amp.tracing.stamp_reader import forward_names
@@ -87,12 +88,12 @@ def origin_from(found: Any) -> OverflowOrigin:
     return OverflowOrigin(name, node.op, layer, found.dtype, found.is_gradient)
 
 
-def outcome_of(running: bytes, overflows: int, is_gradient: bool) -> str:
+def outcome_of(running: bytes, counts: tuple[int, int], is_gradient: bool) -> str:
     """Say what became of a step that overflowed.
 
     Args:
       running: the graph that it ran, serialized.
-      overflows: how many it has had by then.
+      counts: how many overflows it has had by then, and calls; 0: that is not known.
       is_gradient: whether the overflow began in the backward pass.
     """
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -101,7 +102,9 @@ def outcome_of(running: bytes, overflows: int, is_gradient: bool) -> str:
 
     nodes = GraphDef.FromString(running).node
     if skips(nodes):
-        return f"this step was skipped, the {ordinal(overflows)} so far"
+        overflows, calls = counts
+        since = f"in {counted(calls, 'call')}" if calls else "so far"
+        return f"this step was skipped, the {ordinal(overflows)} {since}"
     if not tries_again(nodes):
         return (
             "the gradients are handed on as they are; an optimizer that applies them "
@@ -252,6 +255,7 @@ class Watch:
         self.times_returned = 0
         self._loss_scale = loss_scale
         self._overflows = 0
+        self._calls = call_sites.CallSite()
         self._pending: Sequence[Any] | None = None
         self._is_looking = False
         # In which graph there was nothing more to put back to float32.
@@ -261,7 +265,8 @@ class Watch:
         weakref.finalize(self, _graphs.drop, self.number).atexit = False
 
     def keep_graph(self, given: bytes, running: bytes) -> None:
-        """Remember the graph that runs from now on, and what it was made of."""
+        """Remember the graph that runs from now on, its origin, and its calls."""
+        self._calls = call_sites.current().site or call_sites.CallSite()
         before = self._graphs()[0] if REWRITTEN.encode() in given else given
         _graphs.put(self.number, (before, running))
 
@@ -317,7 +322,8 @@ class Watch:
             self._in_vain = running
             raise
         self._is_looking = True
-        find = functools.partial(self._find, running, search, before, self._overflows)
+        counts = self._overflows, self._calls.count
+        find = functools.partial(self._find, running, search, before, counts)
         if not _begin(find):
             self._is_looking = False
 
@@ -331,7 +337,11 @@ class Watch:
         return wanted and scale <= float(self._loss_scale.minimum)
 
     def _find(
-        self, running: bytes, search: Search, before: Search | None, overflows: int
+        self,
+        running: bytes,
+        search: Search,
+        before: Search | None,
+        counts: tuple[int, int],
     ) -> None:
         """Run the step again, report what was found, and see what returns to float32.
 
@@ -339,7 +349,7 @@ class Watch:
           running: the graph.
           search: looks into it.
           before: looks into what it was made of, if anything is to return.
-          overflows: how many there have been, with that of the step.
+          counts: of overflows and of calls by then, with that of the step.
         """
         helps = False
         with _unknown_where_it_fails():
@@ -348,7 +358,7 @@ class Watch:
                 self.origin = origin_from(found)
                 _latest.put(None, (None, self.origin))
                 _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
-                self._report(self.origin, running, overflows)
+                self._report(self.origin, running, counts)
             if found is not None and before is not None:
                 name, too_large = found.node.name, before.too_large()
                 names = (name, *search.feeding(name), *too_large)
@@ -357,12 +367,14 @@ class Watch:
             self._in_vain = running
         self._is_looking = False
 
-    def _report(self, origin: OverflowOrigin, running: bytes, overflows: int) -> None:
+    def _report(
+        self, origin: OverflowOrigin, running: bytes, counts: tuple[int, int]
+    ) -> None:
         if not host.current().is_news(origin):
             return
         code = Code.OVERFLOW_ORIGIN
         tell = code.inform if origin.is_gradient else code.warn
-        outcome = outcome_of(running, overflows, origin.is_gradient)
+        outcome = outcome_of(running, counts, origin.is_gradient)
         tell("not finite first: %s; %s", origin, outcome)
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:

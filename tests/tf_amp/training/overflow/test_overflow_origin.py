@@ -113,8 +113,10 @@ def test_it_is_said_which_step_was_skipped(told):
     loss_scale, scope = scaling()
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
     with scope:
-        training_step(weights)(tf.constant(ONES))
-    assert outcomes(told, loss_scale) == ["this step was skipped, the 1st so far"]
+        step = training_step(weights, planted=0)
+        for factor in (1.0, 1.0, 1e6):
+            step(tf.constant(factor * ONES))
+    assert outcomes(told, loss_scale) == ["this step was skipped, the 1st in 3 calls"]
 
 
 def test_it_is_said_where_no_loss_scale_helps(told):
