@@ -11,7 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tests.placing import KIND, placed
-from tests.programs import Program, program_from_function
+from tests.programs import (
+    Program,
+    control_flow,
+    program_from_function,
+    program_from_graph,
+)
 from tests.recipe_builder import Draw, Sample
 from tests.recipes import Dish
 from tests.scaling import scaled_by
@@ -30,12 +35,14 @@ class UserProgram:
       inputs: how each of its arguments is drawn.
       steps: how often it is called.
       iterations: how often its longest loop runs.
+      in_v1_graph: whether it is traced in a graph of version 1, with loops of frames.
     """
 
     step: Callable[..., Any]
     inputs: tuple[Draw, ...]
     steps: int = 1
     iterations: int = 1
+    in_v1_graph: bool = False
 
 
 def normal(*shape: int, scale: float = 1.0, offset: float = 0.0) -> Draw:
@@ -109,9 +116,7 @@ def built(make: Callable[[], UserProgram], low_dtype: str) -> tuple[Dish, int]:
     made = make()
     scales = low_dtype == "float16"
     with scaled_by(StaticLossScale(_FLOAT16_SCALE) if scales else NoOpLossScale()):
-        frozen = program_from_function(
-            tf.function(made.step), *_drawn(made.inputs, 0), steps=made.steps
-        )
+        frozen = _frozen(made)
     on_devices = placed(frozen.graph_def, KIND)
     frozen = dataclasses.replace(frozen, graph_def=on_devices)
     initial = _initial_values(frozen)
@@ -122,6 +127,17 @@ def built(make: Callable[[], UserProgram], low_dtype: str) -> tuple[Dish, int]:
         return Sample(feeds, _moved(initial, index))
 
     return Dish(frozen, frozen.state, sample), made.iterations
+
+
+def _frozen(made: UserProgram) -> Program:
+    values = _drawn(made.inputs, 0)
+    if not made.in_v1_graph:
+        return program_from_function(tf.function(made.step), *values, steps=made.steps)
+    with control_flow(v2=False), tf.Graph().as_default() as graph:
+        placeholders = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in values]
+        fetches = tf.nest.flatten(made.step(*placeholders))
+        feeds = dict(zip(placeholders, values, strict=True))
+        return program_from_graph(graph, feeds, fetches, steps=made.steps)
 
 
 def _drawn(inputs: Sequence[Draw], index: int) -> list[np.ndarray]:

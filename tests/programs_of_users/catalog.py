@@ -9,6 +9,7 @@ from tests.programs_of_users import (
     decisions,
     densities,
     derivatives,
+    graphs_of_tensorflow,
     images,
     indices,
     loops,
@@ -29,6 +30,7 @@ _MODULES = (
     images,
     training,
     decisions,
+    graphs_of_tensorflow,
 )
 BY_NAME: Mapping[str, Callable[[], UserProgram]] = {
     make.__name__: make for module in _MODULES for make in module.PROGRAMS
