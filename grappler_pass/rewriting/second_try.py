@@ -49,6 +49,7 @@ from grappler_pass.annotations import (
     SKIPPED_ASSIGNMENT,
 )
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.graph.editing import Graph, data_of, name_in, new_node, texts_of
 from grappler_pass.graph.op_table import (
     ENTER_OPS,
     EXIT_OPS,
@@ -67,13 +68,6 @@ from grappler_pass.graph.view import (
     split_input,
 )
 from grappler_pass.graph.walks import reached
-from grappler_pass.rewriting.named_graphs import (
-    Readers,
-    copied,
-    name_in,
-    readers_in,
-    texts_of,
-)
 
 NAME = "tf_amp_again"
 _PARTS = {DT_COMPLEX64: DT_FLOAT, DT_COMPLEX128: DT_DOUBLE}
@@ -124,7 +118,7 @@ def _apart(
     waiting = []
     for prefix, call in calls:
         region, told = region_of(view, call), _told(view, call)
-        if region is None or any(_dtype(view, t) != DT_BOOL for t in _data(told)):
+        if region is None or any(_dtype(view, t) != DT_BOOL for t in data_of(told)):
             continue
         before = _before(view, call) | region.all
         again = _Again(view, call, region, before, prefix, told)
@@ -149,11 +143,13 @@ class _Round:
 
     def result(self, graph_def: GraphDef) -> GraphDef:
         """Return the graph with these second tries; the given one is not written."""
-        result = copied(graph_def, lambda n: map(self._reading(n), texts_of(n)))
+        graph = Graph(graph_def)
+        graph.redirect(lambda node: map(self._reading(node), texts_of(node)))
         for again in self.calls:
             again.complete(self._reading)
-            result.node.extend(again.made)
-        return result
+            for node in again.made:
+                graph.add(node)
+        return graph.to_graph_def()
 
     def _reading(self, node: NodeDef) -> Callable[[str], str]:
         """Return what a node is to read, or wait for, in the place of what it does."""
@@ -195,10 +191,6 @@ def _told(view: GraphView, call: Call) -> tuple[str, ...]:
         if not within.issuperset(view.control_readers(i))
     ]
     return (*read, *awaited)
-
-
-def _data(texts: Sequence[str]) -> list[str]:
-    return [text for text in texts if not text.startswith("^")]
 
 
 def _before(view: GraphView, call: Call) -> frozenset[int]:
@@ -374,7 +366,7 @@ class _Again:
         counted = self._count(finite)
         flag = [finite, f"^{counted}"]
         second = self._add("finite/second", "Identity", flag, T=DT_BOOL)
-        known = _data(self.told)
+        known = data_of(self.told)
         for number, text in enumerate(known or [self._first]):
             inputs = [text, self._first, *self._waits]
             first = self._add(f"finite/first_{number}", "Switch", inputs, T=DT_BOOL)
@@ -384,7 +376,7 @@ class _Again:
     def _flag(self, text: str) -> str:
         if text.startswith("^"):
             return f"^{self.prefix}/flag_0"
-        return f"{self.prefix}/flag_{_data(self.told).index(text)}"
+        return f"{self.prefix}/flag_{data_of(self.told).index(text)}"
 
     def _count(self, finite: str) -> str:
         """Take back the overflow that the state has counted, if any, if all is well."""
@@ -431,25 +423,9 @@ class _Again:
     ) -> str:
         """Add a node on the device of another one; return its text."""
         beside = self.view.nodes[self.view.index[name_in(near or self._first)]]
-        node = NodeDef(
-            name=f"{self.prefix}/{name}", op=op, device=beside.device, input=inputs
-        )
-        _set_attributes(node, attributes)
-        self.made.append(node)
-        return str(node.name)
-
-
-def _set_attributes(node: NodeDef, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
-        attr = node.attr[name]
-        if name == "value":
-            attr.tensor.CopyFrom(value)
-        elif name in ("N", "num", "axis"):
-            attr.i = value
-        elif isinstance(value, bool):
-            attr.b = value
-        else:
-            attr.type = value
+        name = f"{self.prefix}/{name}"
+        self.made.append(new_node(op, name, inputs, beside.device, **attributes))
+        return name
 
 
 def _dtype(view: GraphView, text: str) -> int:
@@ -506,14 +482,13 @@ class Call(NamedTuple):
 
 def calls_in(graph_def: GraphDef) -> Iterator[Call]:
     """Yield the calls of a graph."""
-    nodes = {node.name: node for node in graph_def.node}
-    readers = readers_in(graph_def.node)
+    graph = Graph(graph_def)
     scopes: dict[str, list[NodeDef]] = defaultdict(list)
     for node in graph_def.node:
         scopes[scope_of(node.name)].append(node)
     for node in graph_def.node:
         if AGAIN in node.attr:
-            yield from _calls_of(node, nodes, readers, scopes)
+            yield from _calls_of(node, graph, scopes)
 
 
 def scope_of(name: str) -> str:
@@ -525,43 +500,46 @@ def scope_of(name: str) -> str:
 
 
 def _calls_of(
-    marked: NodeDef,
-    nodes: Mapping[str, NodeDef],
-    readers: Readers,
-    scopes: Mapping[str, Sequence[NodeDef]],
+    marked: NodeDef, graph: Graph, scopes: Mapping[str, Sequence[NodeDef]]
 ) -> Iterator[Call]:
     output, *places = map(int, marked.attr[AGAIN].s.split())
     scale = f"{marked.name}:{output}" if output else marked.name
     by_scope: dict[str, list[str]] = {}
-    for text in _unscaled(scale, readers):
-        for end in _rounded(text, readers):
-            for reader in readers[end]:
-                if scope := scope_of(reader.name):
+    for text in _unscaled(scale, graph):
+        for end in _rounded(text, graph):
+            for reader in graph.readers(end):
+                if scope := scope_of(reader.node.name):
                     ends = by_scope.setdefault(scope, [])
                     ends.extend([end] if end not in ends else [])
     for scope, gradients in by_scope.items():
-        is_finite = _is_finite(scopes[scope], nodes)
-        handle = _handle(scopes[scope], nodes)
+        is_finite = _is_finite(scopes[scope], graph.nodes)
+        handle = _handle(scopes[scope], graph.nodes)
         if is_finite and handle:
             counters = Counters(*places)
             yield Call(scale, scope, tuple(gradients), is_finite, counters, handle)
 
 
-def _unscaled(scale: str, readers: Readers) -> Iterator[str]:
+def _unscaled(scale: str, graph: Graph) -> Iterator[str]:
     """Yield the gradients in true units that a scale is taken out of."""
 
     def scales(text: str) -> Iterator[str]:
-        return (node.name for node in readers[text] if node.op in _SCALES)
+        nodes = (reader.node for reader in graph.readers(text))
+        return (node.name for node in nodes if node.op in _SCALES)
 
     for text in reached([scale], scales):
-        for node in readers[text]:
-            if BARRIER in node.attr:
-                yield node.name
+        for reader in graph.readers(text):
+            if BARRIER in reader.node.attr:
+                yield reader.node.name
 
 
-def _rounded(text: str, readers: Readers) -> Iterator[str]:
+def _rounded(text: str, graph: Graph) -> Iterator[str]:
     """Yield a gradient, and what it is as its type holds it."""
-    return reached([text], lambda t: (n.name for n in readers[t] if n.op == "Cast"))
+
+    def casts(text: str) -> Iterator[str]:
+        nodes = (reader.node for reader in graph.readers(text))
+        return (node.name for node in nodes if node.op == "Cast")
+
+    return reached([text], casts)
 
 
 def _is_finite(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:

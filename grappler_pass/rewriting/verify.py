@@ -11,6 +11,7 @@ fetch, or another effect, still does.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import types_pb2
@@ -18,12 +19,12 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
 from grappler_pass.graph.type_slots import Arg, op_def_of, signature_of
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.graph.walks import reached
-from grappler_pass.rewriting.named_graphs import name_in, readers_in
 
 _REF_OFFSET = 100
 
@@ -162,9 +163,12 @@ def _sources(node: NodeDef) -> set[str]:
 
 def _at_or_behind_effects(nodes: Nodes) -> set[str]:
     """Name the nodes that have effects, and all that wait for one of these."""
-    readers = readers_in(nodes.values(), _sources)
+    readers: dict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        for source in _sources(node):
+            readers[source].append(name)
     effects = (name for name, node in nodes.items() if has_effect(node.op))
-    return set(reached(effects, lambda name: [n.name for n in readers.get(name, ())]))
+    return set(reached(effects, lambda name: readers.get(name, ())))
 
 
 def _near(name: str, new: Nodes, old: Nodes) -> set[str]:

@@ -19,9 +19,9 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph.editing import name_in, texts_of
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
-from grappler_pass.rewriting.named_graphs import name_in, texts_of
 from tf_amp.run.graph_copy import Array
 
 # In the names of the nodes that are added.

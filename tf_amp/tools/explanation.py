@@ -19,11 +19,11 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
+from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
-from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.compare.verdicts import own_steps_for
 from tf_amp.config import scope_registry

@@ -24,10 +24,10 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions.conversion import bodies_of
+from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item, split_input
-from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp.errors import AlreadyMixedError, ConfigError, UnreadableModelError
 from tf_amp.run import progress
 from tf_amp.tools.convert import comparison, files, rewriting

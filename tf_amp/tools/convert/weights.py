@@ -27,7 +27,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.functions import conversion
-from grappler_pass.graph.editing import Graph
+from grappler_pass.graph.editing import Graph, name_in
 from grappler_pass.graph.op_table import (
     CALL_OPS,
     FORWARDING_OPS,
@@ -41,7 +41,6 @@ from grappler_pass.graph.op_table import (
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import split_input
 from grappler_pass.graph.walks import reached
-from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp.errors import ConversionError
 from tf_amp.tools.convert.files import VARIABLES, unreadable
 

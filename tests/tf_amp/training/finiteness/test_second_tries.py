@@ -20,7 +20,7 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.annotations import SCALE_UPDATE
 from grappler_pass.graph.walks import reached
-from grappler_pass.rewriting.second_try import taking
+from grappler_pass.rewriting import second_try
 from tests.soundness import assert_valid
 
 draw = np.random.default_rng(0)
@@ -178,7 +178,7 @@ def scale_lowered(program):
 
 expected = {p.__name__: numbers(p()) for p in PROGRAMS}
 tf_amp.enable("float16", opt_level="O2")
-take = taking.with_second_tries
+take = second_try.with_second_tries
 changes = []
 
 def check_order(before, after):
@@ -205,7 +205,7 @@ def observed(graph_def):
         assert take(changed) is None
     return changed
 
-taking.with_second_tries = observed
+second_try.with_second_tries = observed
 for program in PROGRAMS:
     results, state = scale_lowered(program)
     made = error(numbers(results), expected[program.__name__])
