@@ -55,6 +55,12 @@ PYTHON_FUNCTION = Hook(
     "tensorflow.python.ops.script_ops:_internal_py_func",
     "gradients of Python functions are scaled twice",
 )
+_WRITTEN = "what a program writes of gradients that overflow is written"
+# All operations go through these: of graphs, and of eager mode.
+ADD_OPERATION = Hook(
+    "tensorflow.python.framework.op_def_library:_apply_op_helper", _WRITTEN
+)
+EXECUTE_EAGERLY = Hook("tensorflow.python.pywrap_tfe:TFE_Py_FastPathExecute", _WRITTEN)
 KERAS_APPLY = Hook(
     "keras.src.optimizers.base_optimizer:BaseOptimizer.apply", _UNSKIPPED
 )

@@ -4,83 +4,102 @@ What a program writes by hand, be it a weight, a momentum or an average, stays u
 where its new value is computed from an overflow, or from a variable that has stayed
 unchanged for one. So does a variable of the shape of a weight that eager code, or a
 function given gradients, would write infinities into.
+
+All operations go through one function in a graph, and through another one in eager
+mode; both are watched once gradients are scaled.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from grappler_pass.annotations import SKIPPED_ASSIGNMENT
-from tf_amp._tensorflow_private import assigning as private
-from tf_amp._tensorflow_private import install as install_hook
-from tf_amp._tensorflow_private import wrapping
+from tf_amp._tensorflow_private import install_when_imported, wrapping
+from tf_amp._tensorflow_private import training as private
 from tf_amp.tracing import bypass
 from tf_amp.training.finite_steps import finite_value, note_assigned
 from tf_amp.training.scale_update import is_scalable, must_select
 
 Neutral = Callable[[Any, Mapping[str, Any], Any], Any]
 
-_signature_of = functools.cache(inspect.signature)
+
+class _Assignment(NamedTuple):
+    """An operation that assigns to a variable.
+
+    Attributes:
+      neutral: returns the values that would change nothing; takes the variable, all
+        arguments by name, and the values.
+      values: the name of the argument with the values.
+      place: of the values among the operation's inputs, of which the variable, by
+        handle or by reference, is the first.
+    """
+
+    neutral: Neutral
+    values: str
+    place: int
 
 
 def install() -> None:
-    """Decorate what assigns to variables."""
-    for hooks, neutral in (
-        (private.WRITES, _present),
-        (private.ROW_WRITES, _present_rows),
-        (private.PART_WRITES, _present_parts),
-        (private.SLICE_WRITES, _present_slice),
-        (private.CHANGES, lambda target, arguments, values: tf.zeros_like(values)),
-        (private.FACTORS, lambda target, arguments, values: tf.ones_like(values)),
-    ):
-        assign = functools.partial(_assign_unless_overflowed, neutral)
-        for hook in hooks:
-            install_hook(hook, wrapping(assign))
+    """Watch what assigns to variables."""
+    install_when_imported(private.ADD_OPERATION, wrapping(_add_unless_overflowed))
+    install_when_imported(private.EXECUTE_EAGERLY, wrapping(_execute_unless_overflowed))
 
 
-def _assign_unless_overflowed(
-    neutral: Neutral, assign: Callable[..., Any], *args: Any, **kwargs: Any
+def _add_unless_overflowed(
+    add: Callable[..., Any], op_type: str, name: Any = None, **arguments: Any
 ) -> Any:
-    """Do what an operation's function does, and change nothing after an overflow.
+    """Add an operation to a graph; where gradients overflowed it changes nothing."""
+    assignment = _ASSIGNMENTS.get(op_type)
+    if assignment is not None:
+        values = arguments[assignment.values]
+        target = next(arguments[each] for each in _TARGETS if each in arguments)
+        finite = _finite(target, values)
+        if finite is not None:
+            note_assigned(target, finite)
+            # No branch can read a reference.
+            read = target if target.dtype == tf.resource else tf.identity(target)
+            instead = functools.partial(assignment.neutral, read, arguments, values)
+            chosen = _chosen(finite, values, instead)
+            arguments = arguments | {assignment.values: chosen}
+    return add(op_type, name, **arguments)
 
-    Args:
-      neutral: returns the values that would change nothing; takes the variable, all
-        arguments by name, and the values.
-      assign: takes a variable's handle or reference, which values of it to write where
-        it does not write all, and the values.
-      *args: of that function.
-      **kwargs: of that function.
-    """
-    given = _signature_of(assign).bind(*args, **kwargs)
-    given.apply_defaults()
-    name = "updates" if "updates" in given.arguments else "value"
-    target = next(iter(given.arguments.values()))
-    values = given.arguments[name]
-    skips = is_scalable(values) and not bypass.takes_all()
-    finite = finite_value(target, values) if skips else None
-    if finite is None:
-        return assign(*args, **kwargs)
-    if tf.is_tensor(finite):
-        note_assigned(target, finite)
-    # No branch can read a reference.
-    read = target if target.dtype == tf.resource else tf.identity(target)
-    instead = functools.partial(neutral, read, dict(given.arguments), values)
-    given.arguments[name] = _chosen(finite, values, instead)
-    return assign(*given.args, **given.kwargs)
+
+def _execute_unless_overflowed(
+    execute: Callable[..., Any], context: Any, op_type: str, name: Any, *inputs: Any
+) -> Any:
+    """Execute an operation, unless it would write what overflowed."""
+    assignment = _ASSIGNMENTS.get(op_type)
+    if assignment is not None:
+        finite = _finite(inputs[0], inputs[assignment.place])
+        if finite is not None and not finite:
+            return None
+    return execute(context, op_type, name, *inputs)
+
+
+def _finite(target: Any, values: Any) -> Any:
+    """Return whether values are to be assigned: as a tensor, or None for surely."""
+    if not is_scalable(values) or bypass.takes_all():
+        return None
+    return finite_value(target, values)
 
 
 def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:
-    if isinstance(finite, bool):
-        return values if finite else instead()
     with tf.name_scope(SKIPPED_ASSIGNMENT):
         if must_select():
             return tf.where(finite, values, instead())
         return tf.cond(finite, lambda: tf.identity(values), instead)
+
+
+def _zeros(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.zeros_like(values)
+
+
+def _ones(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.ones_like(values)
 
 
 def _present(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
@@ -98,6 +117,39 @@ def _present_parts(target: Any, arguments: Mapping[str, Any], values: Any) -> An
 
 
 def _present_slice(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
-    where = {k: v for k, v in arguments.items() if k not in ("ref", "value", "name")}
+    where = {k: v for k, v in arguments.items() if k not in ("ref", "value")}
     present = _present(target, arguments, values)
     return tf.raw_ops.StridedSlice(input=present, **where)
+
+
+# What the operations call the variable.
+_TARGETS = ("resource", "ref")
+_WHOLE, _PARTS, _SLICE = ("value", 1), ("updates", 2), ("value", 4)
+_ASSIGNMENTS = {
+    "AssignVariableOp": _Assignment(_present, *_WHOLE),
+    "Assign": _Assignment(_present, *_WHOLE),
+    "AssignAddVariableOp": _Assignment(_zeros, *_WHOLE),
+    "AssignSubVariableOp": _Assignment(_zeros, *_WHOLE),
+    "AssignAdd": _Assignment(_zeros, *_WHOLE),
+    "AssignSub": _Assignment(_zeros, *_WHOLE),
+    "ResourceStridedSliceAssign": _Assignment(_present_slice, *_SLICE),
+    "StridedSliceAssign": _Assignment(_present_slice, *_SLICE),
+    **{
+        f"{kind}{change}": _Assignment(neutral, *_PARTS)
+        for kind, present in (
+            ("ResourceScatter", _present_rows),
+            ("Scatter", _present_rows),
+            ("ResourceScatterNd", _present_parts),
+            ("ScatterNd", _present_parts),
+        )
+        for change, neutral in (
+            ("Update", present),
+            ("Max", present),
+            ("Min", present),
+            ("Add", _zeros),
+            ("Sub", _zeros),
+            ("Mul", _ones),
+            ("Div", _ones),
+        )
+    },
+}

@@ -87,7 +87,6 @@ def install(current: Current) -> None:
     install_hook(private.PYTHON_FUNCTION, tape_calls.passing_through_python)
     # Accumulators use gradients for what is linear in their tangents: nobody scales it.
     install_hook(private.FORWARD_GRADIENT, tape_calls.differentiating())
-    assignments.install()
     install_hook(graphs.SET_SIGNATURE, acting_after(program_scaling.track_states))
     for hook, wrap in _WHEN_IMPORTED.items():
         install_when_imported(hook, wrap)
@@ -211,6 +210,7 @@ def _begin(
         return None
     if not can_vote():
         return None
+    assignments.install()
     call = _call(loss_scale, sources, tape).for_targets(targets)
     return call.relieved_by(power_of_two_below(targets, given, sources))
 
