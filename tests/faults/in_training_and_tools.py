@@ -226,9 +226,8 @@ _OF_SETTINGS = (
     Fault(
         "disable leaves a method of TensorFlow decorated.",
         "tf_amp/runtime/installation.py",
-        "private.remove(kept=(*_RAISING, graphs.CONVERT_TO_TFLITE, *comparing))",
-        "kept = (private.CREATE_OP, graphs.CONVERT_TO_TFLITE, *comparing)\n"
-        "    private.remove(kept=(*_RAISING, *kept))",
+        "    private.remove(kept)\n",
+        "    private.remove([*kept, private.CREATE_OP])\n",
         (
             f"{_TF_AMP}/runtime/test_runtime.py::"
             "test_settings_hold_for_functions_traced_under_them",

@@ -16,7 +16,7 @@ _TAKERS = {
     "restored_scales._lock": "restored_scales.still_waiting()",
     "states._lock": "states.states_here()",
     "plans._made._lock": "plans.known()",
-    "private._installing": "private.install_when_imported(private.RUN_SESSION, id)",
+    "private._installing": "private.install_when_imported(private.CREATE_SESSION, id)",
     "memory._file._lock": "memory.keep('g', KeptVerdict('g', True, 2.0, 1.0, 0.0))",
     "seen._lock": "seen._begin(_Graph(()), None)",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",

@@ -60,10 +60,6 @@ CREATE_SESSION = Hook(
     "tensorflow.python.client.session:BaseSession.__init__",
     "graphs built before mixed precision was enabled stay float32",
 )
-RUN_SESSION = Hook(
-    "tensorflow.python.client.session:BaseSession.run",
-    "a rewrite that fails in a Session is reported as a warning only",
-)
 CALL_FUNCTION = Hook(
     "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction._call_flat",
     "a rewrite that fails in a function is reported as a warning only",

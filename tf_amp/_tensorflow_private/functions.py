@@ -224,7 +224,10 @@ _CONTEXT = "tensorflow.python.eager.context"
 _PREDICTED = "predictions alone decide whether 16 bits are used"
 CALL_IN_EAGER_MODE = Hook(f"{_CONTEXT}:Context.call_function", _PREDICTED)
 _SESSION = "tensorflow.python.client.session"
-RUN_IN_SESSION = Hook(f"{_SESSION}:BaseSession._do_run", _PREDICTED)
+RUN_IN_SESSION = Hook(
+    f"{_SESSION}:BaseSession._do_run",
+    "in Sessions predictions alone decide, and overflows and failures are not shown",
+)
 # Made once: each call of a function is within one.
 _UNLABELLED = contextlib.nullcontext()
 

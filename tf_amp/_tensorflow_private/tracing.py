@@ -17,10 +17,6 @@ import tensorflow as tf
 from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
 
-AFTER_SESSION_RUN = Hook(
-    "tensorflow.python.client.session:BaseSession._run",
-    "the origin of an overflow in a Session is not looked for",
-)
 REPLICA_THREAD = Hook(
     "tensorflow.python.distribute.mirrored_run:_MirroredReplicaThread.__init__",
     "scopes around a MirroredStrategy's step do not hold in its replicas",

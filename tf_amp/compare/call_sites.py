@@ -325,6 +325,11 @@ def is_any_open() -> bool:
     return any(each is not None and not each.is_over for each in comparisons)
 
 
+def decide_calls() -> bool:
+    """Return whether comparisons, open or decided, say what calls of functions run."""
+    return any(site.comparison or site.instances for site in [*_functions.values()])
+
+
 def undecided_compiled() -> tuple[bytes, ...]:
     """Name the compiled functions that have two instances."""
     return tuple(name for name, c in tuple(_functions.items()) if c.instances)

@@ -29,9 +29,6 @@ from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, in_force, settings_here, stamp_graph
 from tf_amp.training import overflow_origin
 
-# Under strict settings; what was traced under them keeps them.
-_RAISING = (private.CALL_FUNCTION, private.RUN_SESSION)
-
 
 def install_marking() -> None:
     """Mark operations with what holds where they are made."""
@@ -70,8 +67,6 @@ def install_loss_scaling() -> None:
     gradients.install(current_loss_scale)
     optimizers.install()
     checkpoints.install()
-    look = private.acting_after(overflow_origin.look_after_run)
-    private.install(tracing.AFTER_SESSION_RUN, look)
 
 
 def install_rewriting(config: AmpConfig) -> None:
@@ -97,12 +92,15 @@ def install_rewriting(config: AmpConfig) -> None:
         times_changed=overflow_origin.times_returned,
         first_called=notices.mention_run,
     )
-    private.install(functions.RUN_IN_SESSION, comparing_runs)
+    look = private.acting_after(overflow_origin.look_after_run)
+    private.install(
+        functions.RUN_IN_SESSION,
+        lambda run: failures.raising(look(comparing_runs(run))),
+    )
     private.install(graphs.CONVERT_TO_TFLITE, plugin.paused())
     private.install(workers.SERVER_START, private.acting_before(jobs.serve))
     if config.strict:
-        for hook in _RAISING:
-            private.install(hook, failures.raising)
+        private.install(private.CALL_FUNCTION, failures.raising)
 
 
 def _build_host() -> None:
@@ -149,8 +147,12 @@ def _skipped_steps() -> int | None:
 
 def remove() -> None:
     """Undo all but what graphs need that were traced before, and still arrive."""
-    comparing = (functions.CALL_IN_EAGER_MODE, functions.RUN_IN_SESSION)
-    private.remove(kept=(*_RAISING, graphs.CONVERT_TO_TFLITE, *comparing))
+    from tf_amp.compare import call_sites
+
+    kept = [private.CALL_FUNCTION, functions.RUN_IN_SESSION, graphs.CONVERT_TO_TFLITE]
+    if call_sites.decide_calls():
+        kept.append(functions.CALL_IN_EAGER_MODE)
+    private.remove(kept)
 
 
 def _stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:

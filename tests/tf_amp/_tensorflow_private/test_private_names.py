@@ -71,8 +71,7 @@ for gone in hooks_in(MODULES):
     print(moved, *(line.partition(" has no ")[2] for line in told), sep=";")
     told.clear()
     tf_amp.disable()
-    kept = {private.CALL_FUNCTION, private.RUN_SESSION, graphs.CONVERT_TO_TFLITE}
-    kept |= {functions.CALL_IN_EAGER_MODE, functions.RUN_IN_SESSION}
+    kept = {private.CALL_FUNCTION, functions.RUN_IN_SESSION, graphs.CONVERT_TO_TFLITE}
     assert set(private.installed()) == kept - {gone}
     private.remove()
 """

@@ -12,8 +12,13 @@ def test_settings_hold_for_functions_traced_under_them():
         """
         from tensorflow.python.framework import ops
         from tensorflow.python.client import session
+        from tensorflow.python.eager import context
 
-        original = ops.Graph._create_op_helper, session.BaseSession.__init__
+        def patched_methods():
+            in_calls = context.Context.call_function
+            return ops.Graph._create_op_helper, session.BaseSession.__init__, in_calls
+
+        original = patched_methods()
         early = product()
         early(X, EYE)
         tf_amp.enable(opt_level="O2")
@@ -30,7 +35,7 @@ def test_settings_hold_for_functions_traced_under_them():
 
         tf_amp.disable()
         later = product()
-        print(original == (ops.Graph._create_op_helper, session.BaseSession.__init__))
+        print(original == patched_methods())
         print(dtype_of(later), dtype_of(second), tf_amp.is_enabled())
         tf_amp.disable()
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import wrapt
 
-from tf_amp._tensorflow_private import RUN_SESSION
+from tf_amp._tensorflow_private import CREATE_SESSION
 from tf_amp._tensorflow_private.functions import (
     CALL_IN_EAGER_MODE,
     definitions,
@@ -87,10 +87,10 @@ def watch(journal: Journal) -> None:
             wrap(owner, name, functools.partial(batches.proceed, None))
 
     def watch_runs(module: Any) -> None:
-        wrap(getattr(module, RUN_SESSION.owner), RUN_SESSION.method, runs.run)
+        wrap(getattr(module, CREATE_SESSION.owner), "run", runs.run)
 
     wrapt.register_post_import_hook(watch_calls, CALL_IN_EAGER_MODE.module)
-    wrapt.register_post_import_hook(watch_runs, RUN_SESSION.module)
+    wrapt.register_post_import_hook(watch_runs, CREATE_SESSION.module)
     for name in _KERAS:
         wrapt.register_post_import_hook(watch_batches, name)
 
