@@ -86,7 +86,7 @@ def _rewrite(function: Any, graph: Any) -> None:
 
 def _config_of(graph: Any) -> AmpConfig:
     """Return what a graph was traced under."""
-    stamp = stamps.stamp_of_graph(graph, stamps.Force(None))
+    stamp = stamps.stamp_as_traced(graph)
     scope = scope_registry.scope_of(stamp.settings or "")
     return AmpConfig() if scope is None else scope.config
 

@@ -1,7 +1,7 @@
 """Which hooks of TensorFlow are taken, and by what.
 
-`_tensorflow_private` names the hooks; `stamps` and `forward_ops` say what is done in
-them. Not to be called by several threads at once.
+`_tensorflow_private` names the hooks; `stamps` says what is done where operations
+are made. Not to be called by several threads at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
-from tf_amp._tensorflow_private import functions, graphs, tracing, workers
+from tf_amp._tensorflow_private import functions, graphs, workers
 from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import NO_SCALING, loss_scale_for
@@ -18,32 +18,21 @@ from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.rewriting import (
     agreement,
     arriving_graphs,
+    compiled,
     failures,
     host,
     scaled_losses,
     stripping,
 )
-from tf_amp.rewriting import compiled as compiled
-from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing import stamps
-from tf_amp.tracing.stamps import current_config, in_force, settings_here, stamp_graph
+from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
 from tf_amp.training import overflow_origin
 
 
 def install_marking() -> None:
     """Mark operations with what holds where they are made."""
-
-    def adopt(op: Any) -> None:
-        stamps.adopt(op, tracing.traced_graph() or op.graph, in_force)
-
+    stamps.install_hooks()
     install = private.install
-    install(private.CREATE_OP, private.acting_after(stamps.stamping(in_force)))
-    install(tracing.REPLICA_THREAD, private.acting_after(scope_stack.inherit))
-    install(tracing.WALK_GRADIENT, stamps.following(adopt))
-    install(tracing.RECORD_GRADIENT, stamps.recording)
-    install(tracing.RECORD_CLOSURE, stamps.remembering)
-    replay = stamps.following(adopt, stamps.recorded_op)
-    install(tracing.REPLAY_GRADIENT, replay)
     install(graphs.BUILD_META_GRAPH, stripping.stripping_built)
     install(graphs.CREATE_META_GRAPH, stripping.stripping_created)
     install(graphs.SAVE_BUILDER, stripping.stripping_saved)

@@ -24,7 +24,7 @@ from tf_amp.message_codes import Code
 from tf_amp.rewriting import graph_settings, host, unseen
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tracing import excluded_layers, stamps
+from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, stamp_graph
 
 if TYPE_CHECKING:
@@ -227,5 +227,5 @@ def _install(config: AmpConfig | None) -> None:
     installation.install_marking()
     installation.install_loss_scaling()
     if config is not None:
-        excluded_layers.install(config.exclude)
+        stamps.install_for_layers(config.exclude)
         installation.install_rewriting(config)

@@ -34,7 +34,9 @@ def hooks_in(modules: tuple[str, ...]) -> list[private.Hook]:
     parts = pkgutil.iter_modules(private.__path__, f"{private.__name__}.")
     for name in (private.__name__, *(part.name for part in parts)):
         for value in vars(importlib.import_module(name)).values():
-            for each in value if isinstance(value, tuple) else (value,):
+            # A hook is a tuple itself.
+            is_one = isinstance(value, private.Hook) or not isinstance(value, tuple)
+            for each in (value,) if is_one else value:
                 if isinstance(each, private.Hook):
                     found[each] = each.module.startswith(modules)
     return [hook for hook, belongs in found.items() if belongs]

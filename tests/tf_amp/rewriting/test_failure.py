@@ -128,9 +128,7 @@ print(dtype_of(product()), *(hook.method for hook in private.installed()))
 """
     )
     lines = done.out.splitlines()
-    assert lines == ["bfloat16", "float32 call_function _do_run wrapped_convert"], (
-        done.err[-3000:]
-    )
+    assert lines == ["bfloat16", "float32 _do_run wrapped_convert"], done.err[-3000:]
     assert done.err.count("has no Graph._gone any more: functions are") == 1
     assert done.err.count("has no BaseSession.__init__ any more: graphs") == 1
 
