@@ -21,10 +21,7 @@ from keras_callbacks import step_functions
 from keras_callbacks.callback import (
     Callback,
     Logs,
-    beside,
     check_one_of,
-    first_of,
-    running_method,
 )
 from keras_callbacks.loss_scale_monitor import (
     ScaleReading,
@@ -172,8 +169,6 @@ class AutoMixedPrecision(Callback):
         # Outside of `fit`, by role: the own one, its settings, and what replaces it.
         self._alone: dict[str, tuple[Any, str | None, step_functions.StepFunction]] = {}
         self._put_back: Callable[[], None] | None = None
-        # Where Keras is loaded, so that the end of `fit` is seen however it comes.
-        model_scopes.install()
         # Another callback may restore a checkpoint before this one begins.
         checkpoints.install()
 
@@ -202,15 +197,14 @@ class AutoMixedPrecision(Callback):
           ConfigError: there are several such callbacks in one `fit`.
           ShimError: the compiled shim is missing or cannot be loaded.
         """
-        others = beside(self)
-        count = sum(isinstance(each, AutoMixedPrecision) for each in others)
+        count = sum(isinstance(each, AutoMixedPrecision) for each in self.others)
         if count > 1:
             raise ConfigError(
                 f"AutoMixedPrecision: received {count} of them in the callbacks of one "
                 "fit; one is allowed."
             )
         self._leave()
-        board = first_of(others, "TensorBoard")
+        board = self.sibling("TensorBoard")
         self._summaries = Summaries(board, self.model)
         if self._has_obstacle():
             return
@@ -246,7 +240,7 @@ class AutoMixedPrecision(Callback):
         self._summaries.close()
         if not self.is_active or self._scales is None:
             return
-        timer = first_of(beside(self), "StepTimeMonitor")
+        timer = self.sibling("StepTimeMonitor")
         text = paragraph(
             self._watch,
             self._scales.read(),
@@ -262,7 +256,7 @@ class AutoMixedPrecision(Callback):
         """Take the model; replace its function for an `evaluate` or `predict`."""
         super().set_model(model)
         # That of tf_keras takes its function before evaluations begin.
-        role = _ALONE.get(running_method(model))
+        role = _ALONE.get(model_scopes.running_method(model))
         if role:
             self._convert_alone(role)
 

@@ -3,16 +3,13 @@
 Both Keras call the methods of whatever is in the list of callbacks, so these classes
 are derived from neither, and import neither. What shows both that a method for each
 batch is not there, so that it costs nothing, is `_is_default`. They tell callbacks
-nothing of one another: the list that calls them is found among the callers; in a loop
-of the user's own without such a list there are none.
+nothing of one another, so the list that is about to call them does; in a loop of the
+user's own without such a list there are none.
 """
 
 from __future__ import annotations
 
-import sys
-import types
-from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
@@ -20,11 +17,12 @@ from keras_callbacks.summaries import Summaries
 from tf_amp._tensorflow_private import Method, wrapping
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
+from tf_amp.runtime import model_scopes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Logs = dict[str, Any] | None
-# Between a callback and the list that calls it lie decorators, and lists in lists.
-_FRAMES = 12
-_METHODS = ("fit", "evaluate", "predict")
 
 
 class Callback:
@@ -33,6 +31,7 @@ class Callback:
     Attributes:
       model: that is trained, from `set_model` on.
       params: what Keras says of the run: "verbose", "epochs" and "steps".
+      others: the callbacks of the same list, itself among them.
     """
 
     # Keras 3: methods for batches may run beside the next batch.
@@ -41,6 +40,13 @@ class Callback:
 
     model: Any = None
     params: dict[str, Any] | None = None
+    others: tuple[Any, ...] = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one, and have lists of callbacks say what else is in them."""
+        callback = super().__new__(cls)
+        model_scopes.install_for(callback, _introduce)
+        return callback
 
     @property
     def _supports_tf_logs(self) -> bool:
@@ -53,7 +59,17 @@ class Callback:
 
     def set_model(self, model: Any) -> None:
         """Take the model."""
-        self.model = model
+        self.model, self.others = model, ()
+
+    def sibling(self, kind: str) -> Any | None:
+        """Return the first callback beside this whose class, or a base, is so called.
+
+        It may be one of Keras 3, tf_keras or this package.
+        """
+        for callback in self.others:
+            if any(base.__name__ == kind for base in type(callback).__mro__):
+                return callback
+        return None
 
     def _do_nothing(self, *args: Any, **kwargs: Any) -> None:
         """Stand for an event that this callback has nothing to do at."""
@@ -102,11 +118,9 @@ class Monitor(Callback):
 
     Attributes:
       is_off: whether it has given up in this `fit`.
-      others: the callbacks of this `fit`, itself among them.
     """
 
     is_off = False
-    others: tuple[Any, ...] = ()
     _summaries = Summaries()
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -116,18 +130,10 @@ class Monitor(Callback):
 
     @never_raising
     def _begin(self) -> None:
-        caller = caller_of(self)
-        self.others = tuple(getattr(caller, "callbacks", ()))
         same = [each for each in self.others if type(each) is type(self)]
         if same and same[0] is not self:
             self.switch_off("another one comes before it in the list of callbacks")
             return
-        if sum(each is self for each in same) > 1:
-            logging.warning("%s is given twice; it counts once.", type(self).__name__)
-        if caller is not None:
-            # It may be going through its list right now, so it gets a new one.
-            rest = [each for each in self.others if each is not self]
-            caller.callbacks = [self, *rest]
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         self.begin()
 
@@ -149,13 +155,6 @@ class Monitor(Callback):
         text = Code.CALLBACK_IS_OFF.ends("%s is disabled: %s.")
         logging.warning(text, type(self).__name__, reason.rstrip("."))
 
-    def sibling(self, kind: str) -> Any | None:
-        """Return the first callback of this `fit` whose class, or a base, is so called.
-
-        It may be one of Keras 3, tf_keras or this package.
-        """
-        return first_of(self.others, kind)
-
 
 def check_one_of(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ConfigError unless a value is one of those allowed, of the same type."""
@@ -164,42 +163,14 @@ def check_one_of(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) ->
         raise ConfigError(f"{owner}: {name}={value!r}; allowed are {words}.")
 
 
-def caller_of(callback: Any) -> Any | None:
-    """Return what calls a callback, with a list `callbacks`; None where none does.
-
-    To be called from one of the callback's methods.
-    """
-    for frame in _outwards(sys._getframe(1)):
-        caller = frame.f_locals.get("self")
-        listed = getattr(caller, "callbacks", None)
-        if isinstance(listed, list) and any(each is callback for each in listed):
-            return caller
-    return None
-
-
-def beside(callback: Any) -> tuple[Any, ...]:
-    """Return all callbacks of the same caller, this one among them."""
-    return tuple(getattr(caller_of(callback), "callbacks", ()))
-
-
-def running_method(model: Any) -> str:
-    """Return which of `fit`, `evaluate` and `predict` of a model has called this."""
-    for frame in _outwards(sys._getframe(1)):
-        if frame.f_code.co_name in _METHODS and frame.f_locals.get("self") is model:
-            return frame.f_code.co_name
-    return ""
-
-
-def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
-    for _ in range(_FRAMES):
-        if frame is not None:
-            yield frame
-            frame = frame.f_back
-
-
-def first_of(callbacks: Iterable[Any], kind: str) -> Any | None:
-    """Return the first callback whose class, or a base of it, has this name."""
-    for callback in callbacks:
-        if any(base.__name__ == kind for base in type(callback).__mro__):
-            return callback
-    return None
+def _introduce(result: None, listed: Any, model: Any) -> None:
+    """Let callbacks of ours know the others of a list; monitors go first in it."""
+    ours = [each for each in listed.callbacks if isinstance(each, Callback)]
+    monitors = {id(each): each for each in ours if isinstance(each, Monitor)}
+    for one in monitors.values():
+        if sum(each is one for each in ours) > 1:
+            logging.warning("%s is given twice; it counts once.", type(one).__name__)
+    rest = [each for each in listed.callbacks if id(each) not in monitors]
+    listed.callbacks = [*monitors.values(), *rest]
+    for each in ours:
+        each.others = tuple(listed.callbacks)

@@ -226,8 +226,8 @@ _OF_SETTINGS = (
     Fault(
         "disable leaves a method of TensorFlow decorated.",
         "tf_amp/runtime/installation.py",
-        "    private.remove(kept)\n",
-        "    private.remove([*kept, private.CREATE_OP])\n",
+        "private.remove([*kept, *model_scopes.hooks_in_use()])",
+        "private.remove([*kept, private.CREATE_OP])",
         (
             f"{_TF_AMP}/runtime/test_runtime.py::"
             "test_settings_hold_for_functions_traced_under_them",

@@ -53,6 +53,10 @@ COMPILE_MODEL = (
     Hook("keras.src.trainers.trainer:Trainer.compile", _COMPILED),
     Hook(f"{_TF_KERAS_MODEL}.compile", _COMPILED),
 )
+CALLBACK_LISTS = tuple(
+    Hook(f"{place}:CallbackList.set_model", "callbacks know nothing of one another")
+    for place in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
+)
 RUN_MODEL = tuple(
     Hook(f"{owner}.{method}", _COMPILED)
     for owner in (_KERAS_TRAINER, _TF_KERAS_MODEL)

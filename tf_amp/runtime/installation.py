@@ -24,6 +24,7 @@ from tf_amp.rewriting import (
     scaled_losses,
     stripping,
 )
+from tf_amp.runtime import model_scopes
 from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
 from tf_amp.training import overflow_origin
@@ -141,7 +142,7 @@ def remove() -> None:
     kept = [private.CALL_FUNCTION, functions.RUN_IN_SESSION, graphs.CONVERT_TO_TFLITE]
     if call_sites.decide_calls():
         kept.append(functions.CALL_IN_EAGER_MODE)
-    private.remove(kept)
+    private.remove([*kept, *model_scopes.hooks_in_use()])
 
 
 def _stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:

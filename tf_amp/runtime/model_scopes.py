@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_amp._tensorflow_private import (
+    Hook,
     acting_after,
     install_when_imported,
     tracing,
@@ -31,12 +32,12 @@ class _Model:
 
     Attributes:
       around: the scopes that it was compiled in.
-      depth: of the calls of its methods that are running.
+      running: the methods that are running, outermost first.
       changes: to be undone when these end.
     """
 
     around: tuple[scope_stack.Layer, ...] = ()
-    depth: int = 0
+    running: list[str] = dataclasses.field(default_factory=list)
     changes: list[Undo] = dataclasses.field(default_factory=list)
     # Made in a call that began before its method was patched, so that its end is not
     # seen: put back before the model trains again.
@@ -46,6 +47,33 @@ class _Model:
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+# Callbacks, which need the hooks also when mixed precision is off.
+_callbacks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def install_for(callback: Any, introduce: Callable[..., Any]) -> None:
+    """Take the hooks, and keep them as long as a callback lives.
+
+    Args:
+      callback: that needs to know which method of a model is running.
+      introduce: called with the result, the list and the model when a list of callbacks
+        has given all of them a model.
+    """
+    _callbacks.add(callback)
+    install()
+    for hook in tracing.CALLBACK_LISTS:
+        install_when_imported(hook, acting_after(introduce))
+
+
+def hooks_in_use() -> tuple[Hook, ...]:
+    """Return the hooks that callbacks need which are still held."""
+    return (*tracing.RUN_MODEL, *tracing.CALLBACK_LISTS) if _callbacks else ()
+
+
+def running_method(model: Any) -> str:
+    """Return the method of a model that is running, the innermost; "" if none is."""
+    known = None if model is None else _models.get(model)
+    return known.running[-1] if known and known.running else ""
 
 
 def install() -> None:
@@ -65,7 +93,7 @@ def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:
     """
     calls = _models.setdefault(model, _Model())
     unseen = calls.unseen if trains else calls.unseen_alone
-    (calls.changes if calls.depth else unseen).append(undo)
+    (calls.changes if calls.running else unseen).append(undo)
 
 
 def undo_changes(model: Any) -> None:
@@ -100,14 +128,14 @@ def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
 @contextlib.contextmanager
 def _noted(calls: _Model, method: str) -> Iterator[None]:
     """Note that a method runs; undo what the outermost call has changed."""
-    if calls.depth == 0:
+    if not calls.running:
         _undo(calls.unseen_alone)
-    if calls.depth == 0 and method in _TRAINING:
-        _undo(calls.unseen)
-    calls.depth += 1
+        if method in _TRAINING:
+            _undo(calls.unseen)
+    calls.running.append(method)
     try:
         yield
     finally:
-        calls.depth -= 1
-        if calls.depth == 0:
+        calls.running.pop()
+        if not calls.running:
             _undo(calls.changes)
