@@ -46,12 +46,8 @@ def show(*, as_json: bool) -> None:
 
 
 def _table(lessons: Iterable[tuple[str, Lesson]]) -> FittedTable:
-    table = FittedTable(spare=("profile", "readings"))
-    for column in _COLUMNS:
-        table.add_column(column)
-    for cell, lesson in sorted(lessons):
-        table.add_row(*map(escape, _cells(cell, lesson)))
-    return table
+    rows = (tuple(_cells(cell, lesson)) for cell, lesson in sorted(lessons))
+    return FittedTable(_COLUMNS, rows, spare=("profile", "readings"))
 
 
 def _cells(cell: str, lesson: Lesson) -> Iterator[str]:

@@ -17,7 +17,7 @@ from grappler_pass.eligibility.exclusions import local_names, without_call_scope
 from tf_amp.errors import ConfigError
 from tf_amp.report import codec
 from tf_amp.report.counts import counted
-from tf_amp.report.display import Display, FittedTable, filled
+from tf_amp.report.display import Display, FittedTable
 
 # AutoCast's bound for activations; of bfloat16, whose range is float32's, the largest.
 DEFAULT_LIMITS = {"float16": 512.0, "bfloat16": 3.3895e38}
@@ -237,7 +237,7 @@ class Ranges(Display):
         """Show in a terminal, a narrow one with what matters most."""
         titles = ("tensor", "op", *_NUMBERS)
         rows = map(_cells, self.tensors)
-        table = filled(FittedTable(_SPARE), titles, rows, numbers=_NUMBERS)
+        table = FittedTable(titles, rows, numbers=_NUMBERS, spare=_SPARE)
         return Group(Text(self.summary()), table)
 
 

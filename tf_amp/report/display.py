@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -53,7 +54,7 @@ class Display:
         return html_from(self)
 
 
-class FittedTable(Table):
+class FittedTable:
     """A table of which a narrow terminal shows the columns that matter most.
 
     One column, the first unless told otherwise, has names, which may be folded; no
@@ -61,59 +62,66 @@ class FittedTable(Table):
     """
 
     def __init__(
-        self, spare: Sequence[str], *, names: int = 0, has_rule: bool = True
+        self,
+        titles: Sequence[str],
+        rows: Iterable[Sequence[str | Text]],
+        *,
+        numbers: Collection[str] = (),
+        spare: Sequence[str] = (),
+        names: int = 0,
+        has_rule: bool = True,
     ) -> None:
-        """Say which columns may be left out, by headings, first what matters least.
+        """Take titles and rows.
 
-        `names` is the number of the column with names. Without a rule there is none
-        below the headings.
+        Args:
+          titles: of the columns.
+          rows: of cells, whose text is no markup.
+          numbers: titles of columns that are set to the right.
+          spare: titles of columns that may be left out, first what matters least.
+          names: number of the column with names.
+          has_rule: whether there is a rule below the titles.
         """
-        box, padding = (SIMPLE, (0, 1, 0, 0)) if has_rule else (None, (0, 1))
-        style = None if has_rule else "dim"
-        super().__init__(
-            box=box, padding=padding, pad_edge=has_rule, header_style=style
-        )
-        self._spare, self._names = spare, names
+        self._titles, self._rows, self._numbers = titles, tuple(rows), numbers
+        self._spare, self._names, self._has_rule = spare, titles[names], has_rule
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         """Show as many columns as there is room for, and name the others."""
         left_out: list[str] = []
+        unlimited = options.update(width=_UNLIMITED)
         for name in (*self._spare, ""):
-            if _width(console, self._shown(left_out, _NAME_WIDTH)) <= options.max_width:
+            table = self.table(left_out, _NAME_WIDTH)
+            width = Measurement.get(console, unlimited, table).maximum
+            if width <= options.max_width:
                 break
             left_out += [name] if name else []
-        yield self._shown(left_out)
+        yield self.table(left_out)
         if left_out:
             names = ", ".join(left_out)
             yield Text(f"Not shown: {names}; a wider terminal or --json has them.")
 
-    def _shown(self, left_out: Collection[str], name_width: int | None = None) -> Table:
-        """Return a table of the other columns."""
-        table = Table(
-            box=self.box,
-            padding=self.padding,
-            pad_edge=self.pad_edge,
-            header_style=self.header_style,
-        )
-        columns = [column for column in self.columns if column.header not in left_out]
-        for number, column in enumerate(columns):
+    def table(
+        self, left_out: Collection[str] = (), name_width: int | None = None
+    ) -> Table:
+        """Return a table of all columns but some."""
+        if self._has_rule:
+            table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+        else:
+            table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+        shown = [title not in left_out for title in self._titles]
+        for title in itertools.compress(self._titles, shown):
             table.add_column(
-                column.header,
-                justify=column.justify,
-                overflow=column.overflow,
-                no_wrap=number != self._names,
-                max_width=name_width if number == self._names else None,
+                title,
+                justify="right" if title in self._numbers else "left",
+                overflow="fold",
+                no_wrap=title != self._names,
+                max_width=name_width if title == self._names else None,
             )
-        for cells in zip(*(column.cells for column in columns), strict=True):
-            table.add_row(*cells)
+        for row in self._rows:
+            cells = itertools.compress(row, shown)
+            table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
         return table
-
-
-def _width(console: Console, table: Table) -> int:
-    options = console.options.update(width=_UNLIMITED)
-    return Measurement.get(console, options, table).maximum
 
 
 def filled(
@@ -167,6 +175,8 @@ def _parts(printable: Any) -> Iterator[str]:
             yield from _parts(each)
     elif isinstance(printable, Padding):
         yield from _parts(printable.renderable)
+    elif isinstance(printable, FittedTable):
+        yield _html_table(printable.table())
     elif isinstance(printable, Table):
         yield _html_table(printable)
     else:

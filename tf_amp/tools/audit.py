@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -26,9 +26,8 @@ from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Draft, Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.setting_values import LIST_PREFIX
-from tf_amp.report.display import Display, plain_text
+from tf_amp.report.display import Display, filled
 from tf_amp.rewriting import compiled
 from tf_amp.rewriting.compiled import DraftPart
 from tf_amp.run.batches import signatures_of
@@ -38,7 +37,6 @@ from tf_amp.tools.obstacles import Alternatives, Obstacle, obstacles_of
 from tf_amp.tools.target_device import Target, target_of
 from tf_amp.tracing.graph_names import name_of
 
-_WIDTH = 80
 _MILLI = 1e3
 _MEBI = 2.0**20
 _PAYS = 1.02
@@ -61,6 +59,8 @@ class Audit(Display):
       kernels: where it was looked up what can run in 16 bits.
       assumptions: how the prices were obtained.
     """
+
+    TEXT_WIDTH: ClassVar[int] = 80
 
     device: str
     graph: str
@@ -104,10 +104,6 @@ class Audit(Display):
         answer = "pays" if pays else "does not pay"
         return f"{self.graph}: {self.plan.low_dtype} {answer} on {self.device}"
 
-    def __str__(self) -> str:
-        """Print as tables for 80 columns."""
-        return plain_text(self.__rich__(), _WIDTH)
-
     def __rich__(self) -> RenderableType:
         """Show the verdict, the figures and the obstacles in a terminal."""
         parts: list[RenderableType] = [Text(self.summary(), "bold")]
@@ -140,24 +136,15 @@ def print_audits(audits: Sequence[Audit]) -> None:
 
 def _figures(audit: Audit) -> Table:
     plan, memory = audit.plan, audit.memory_bytes
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("", "float32", "mixed", "ratio"):
-        table.add_column(title, justify="right" if title else "left")
-    table.add_row(
-        "step (ms)",
-        f"{plan.seconds_before * _MILLI:.4g}",
-        f"{plan.seconds_after * _MILLI:.4g}",
-        f"{audit.ratio:.2f}",
-    )
+    before, after = plan.seconds_before * _MILLI, plan.seconds_after * _MILLI
+    rows = [("step (ms)", f"{before:.4g}", f"{after:.4g}", f"{audit.ratio:.2f}")]
     if memory is not None:
-        before, after = memory
-        table.add_row(
-            "activations (MiB)",
-            f"{before / _MEBI:,.1f}",
-            f"{after / _MEBI:,.1f}",
-            f"{before / after:.2f}" if after else "-",
-        )
-    return table
+        before, after = memory[0] / _MEBI, memory[1] / _MEBI
+        ratio = f"{before / after:.2f}" if after else "-"
+        rows.append(("activations (MiB)", f"{before:,.1f}", f"{after:,.1f}", ratio))
+    titles = ("", "float32", "mixed", "ratio")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    return filled(table, titles, rows, numbers=titles[1:])
 
 
 def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
@@ -261,7 +248,7 @@ def audit_graph(
     is_compiled: bool = False,
 ) -> Audit:
     """Plan a graph that is placed on a target and look for what holds it back."""
-    draft = planned(
+    draft = _planned(
         graph_def, item, target, shapes=shapes, name=name, is_compiled=is_compiled
     )
     return _audit_of(name, target, (DraftPart("", 1.0, draft),))
@@ -289,7 +276,7 @@ def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
     )
 
 
-def planned(
+def _planned(
     graph_def: GraphDef,
     item: Item,
     target: Target,
@@ -302,18 +289,18 @@ def planned(
 
     If XLA compiles the graph, that for its kernels.
     """
-    config = explanation.config_for(graph_def)
-    chosen = _settings(target, config, is_compiled=is_compiled)
+    chosen = _settings(graph_def, target, is_compiled=is_compiled)
     return pipeline.draft_graph(graph_def, item, chosen, shapes=shapes, name=name)
 
 
 def _settings(
-    target: Target, config: AmpConfig, *, is_compiled: bool = False
+    graph_def: GraphDef, target: Target, *, is_compiled: bool = False
 ) -> Settings:
-    """Return what the pass is given for a target.
+    """Return what the pass is given for a graph on a target.
 
     Steps decide there in the end: a gain counts that they may find, sure or not.
     """
+    config = explanation.config_for(graph_def)
     chosen = target.settings(config, is_compiled=is_compiled)
     return dataclasses.replace(chosen, own_steps=UnaskedSteps())
 
@@ -329,7 +316,7 @@ def _parts_of(
     def settings_of(graph_def: GraphDef, item: Item, _: str) -> tuple[Item, Settings]:
         config = explanation.config_for(graph_def)
         own = explanation.item_of_body(graph_def, item, config)
-        return own, _settings(target, config)
+        return own, _settings(graph_def, target)
 
     if is_compiled_function(function):
         return compiled.drafts_of_compiled(function.graph, settings_of)
@@ -344,7 +331,7 @@ def _traced_part(
     """Return the draft of a graph that XLA does not compile."""
     optimized = target.optimized(graph_def, kept)
     config = explanation.config_for(optimized)
-    draft = planned(
+    draft = _planned(
         optimized,
         explanation.item_of(optimized, kept, config),
         target,

@@ -177,16 +177,26 @@ def joined(found: Iterable[Ranges]) -> Ranges:
     return Ranges(tuple(itertools.chain.from_iterable(rows.values())), batches)
 
 
-def _seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
+def _tensors_in(view: GraphView, shapes: Shapes) -> dict[str, TensorRange]:
     """Return the tensors that may be in 16 bits, by their names in the graph.
 
     They are what operations make or read that may be in either 16-bit type. Nothing has
     been seen of them yet.
     """
     slots = SlotTable.from_view(view)
-    ports = _ports(view, slots, _eligible(view, slots, shapes))
-    made = (_unseen(view, slots, shapes, port, names) for port, names in ports.items())
-    return {seen.name: seen for seen in made}
+    tensors: dict[str, TensorRange] = {}
+    for port, readers in _ports(view, slots, _eligible(view, slots, shapes)).items():
+        node = view.nodes[port.node]
+        tensor = TensorRange(
+            node=node.name,
+            output=port.output,
+            op=node.op,
+            readers=readers,
+            is_gradient=is_gradient(view, node),
+            depth=_depth(view, slots, shapes, node),
+        )
+        tensors[tensor.name] = tensor
+    return tensors
 
 
 def _eligible(view: GraphView, slots: SlotTable, shapes: Shapes) -> Sequence[bool]:
@@ -232,24 +242,6 @@ def _ports(
     }
 
 
-def _unseen(
-    view: GraphView,
-    slots: SlotTable,
-    shapes: Shapes,
-    port: Port,
-    names: tuple[str, ...],
-) -> TensorRange:
-    node = view.nodes[port.node]
-    return TensorRange(
-        node=node.name,
-        output=port.output,
-        op=node.op,
-        readers=names,
-        is_gradient=is_gradient(view, node),
-        depth=_depth(view, slots, shapes, node),
-    )
-
-
 def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int | None:
     """Return how many numbers one element of a node's output is the sum of."""
 
@@ -271,19 +263,15 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
 
 
 @dataclasses.dataclass
-class _Tensor:
-    """A tensor of which values come; `last_run` of its graph had one."""
-
-    seen: TensorRange
-    last_run: int = 0
-
-
-@dataclasses.dataclass
 class _Graph:
-    """A graph by its tensors, and how often it has run."""
+    """A graph by the ranges of its tensors, and how often it has run.
 
-    tensors: tuple[_Tensor, ...]
+    Of each tensor that had a value, `last_runs` has the run in which it last had one.
+    """
+
+    tensors: dict[str, TensorRange]
     runs: int = 0
+    last_runs: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Statistics:
@@ -296,19 +284,18 @@ class Statistics:
 
     def records_of(self, view: GraphView, shapes: Shapes) -> Records:
         """Return what to record of another graph so that its ranges are known."""
-        tensors = _seen_tensors(view, shapes)
-        graph = _Graph(tuple(map(_Tensor, tensors.values())))
+        graph = _Graph(_tensors_in(view, shapes))
         self._graphs.append(graph)
         framed = {n.name for n in view.nodes if view.frame(n.index) is not None}
         loops = (n for n in view.nodes if n.op in ENTER_OPS)
         outermost = (n.name for n in loops if view.frame(n.inputs[0].node) is None)
         taps = (
             Tap(
-                functools.partial(self._receive, graph, tensor),
-                text,
-                in_loop=tensor.seen.node in framed,
+                functools.partial(self._receive, graph, name),
+                name,
+                in_loop=tensor.node in framed,
             )
-            for text, tensor in zip(tensors, graph.tensors, strict=True)
+            for name, tensor in graph.tensors.items()
         )
         begin = functools.partial(self._begin, graph)
         return Records(tuple(taps), begin, frozenset(outermost))
@@ -317,18 +304,21 @@ class Statistics:
         with self._lock:
             graph.runs += 1
 
-    def _receive(self, graph: _Graph, tensor: _Tensor, value: Array) -> None:
-        part = range_of_values(tensor.seen, value)
+    def _receive(self, graph: _Graph, name: str, value: Array) -> None:
+        part = range_of_values(graph.tensors[name], value)
         with self._lock:
-            is_new_run = graph.runs != tensor.last_run
-            tensor.seen = _widened(tensor.seen, part, graph.runs, is_new_run)
-            tensor.last_run = graph.runs
+            is_new_run = graph.runs != graph.last_runs.get(name, 0)
+            seen = graph.tensors[name]
+            graph.tensors[name] = _widened(seen, part, graph.runs, is_new_run)
+            graph.last_runs[name] = graph.runs
 
     def ranges(self) -> Ranges:
         """Return what was seen; tensors that never came are left out."""
-        seen = (each.seen for graph in self._graphs for each in graph.tensors)
+        tensors = (each for graph in self._graphs for each in graph.tensors.values())
         runs = (graph.runs for graph in self._graphs)
-        return Ranges(tuple(each for each in seen if each.values), max(runs, default=0))
+        return Ranges(
+            tuple(each for each in tensors if each.values), max(runs, default=0)
+        )
 
 
 def range_of_values(seen: TensorRange, value: Array) -> TensorRange:
@@ -367,6 +357,10 @@ def _widened(
 ) -> TensorRange:
     """Return a range widened by another value of the tensor, from some run."""
     is_larger = part.largest > seen.largest or not seen.values
+
+    def summed(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+        return {name: counts.get(name, 0) + count for name, count in more.items()}
+
     return dataclasses.replace(
         seen,
         batches=seen.batches + is_new_run,
@@ -376,10 +370,6 @@ def _widened(
         values=seen.values + part.values,
         nonzero=seen.nonzero + part.nonzero,
         not_finite=seen.not_finite + part.not_finite,
-        overflow=_summed(seen.overflow, part.overflow),
-        underflow=_summed(seen.underflow, part.underflow),
+        overflow=summed(seen.overflow, part.overflow),
+        underflow=summed(seen.underflow, part.underflow),
     )
-
-
-def _summed(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + count for name, count in second.items()}

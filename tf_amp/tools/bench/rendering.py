@@ -187,19 +187,27 @@ def print_record(record: Record) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDE)
-    table = FittedTable(_SPARE, names=TITLES.index("method"), has_rule=False)
-    for name in TITLES:
-        is_text = name in ("method", "verdict")
-        table.add_column(name, justify="left" if is_text else "right")
-    for _, of_batch in itertools.groupby(record.rows, lambda row: row.batch):
-        for row in of_batch:
-            style = "" if row.failure else _STYLES.get(row.verdict, "")
-            table.add_row(*(Text(cell, style) for cell in cells(row)))
-        table.add_row()
+    table = FittedTable(
+        TITLES,
+        _styled_rows(record),
+        numbers=[name for name in TITLES if name not in ("method", "verdict")],
+        spare=_SPARE,
+        names=TITLES.index("method"),
+        has_rule=False,
+    )
     console.print(Text(title_of(record.job), style="bold"))
     console.print(table)
     for line in (*remarks(record), *context_lines(record), *advice(record)):
         console.print(Text(line), soft_wrap=True)
+
+
+def _styled_rows(record: Record) -> Iterator[list[Text]]:
+    """Yield the cells of all rows, an empty one behind each size of batch."""
+    for _, of_batch in itertools.groupby(record.rows, lambda row: row.batch):
+        for row in of_batch:
+            style = "" if row.failure else _STYLES.get(row.verdict, "")
+            yield [Text(cell, style) for cell in cells(row)]
+        yield [Text()] * len(TITLES)
 
 
 _WIDTH = 0.8

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from rich.console import Group
@@ -44,6 +44,7 @@ _UNKNOWN = 0.5
 
 OUTPUT, GRADIENT = "output", "gradient"
 _NUMBERS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
+_TITLES = ("tensor", "kind", "shape", *_NUMBERS, "verdict")
 # What a narrow terminal leaves out, first what matters least.
 _SPARE = (
     "cosine",
@@ -80,7 +81,7 @@ class Culprit:
         return f"{self.node} ({self.op}){where}"
 
 
-class Verdict(enum.Enum):
+class Judgement(enum.Enum):
     """What is said of a tensor, the worst last; the value is what the table prints."""
 
     INFORMATION = "not judged"
@@ -169,25 +170,25 @@ class Verification(Display, Stored):
     excluded: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
 
-    def verdict_on(self, check: TensorCheck) -> Verdict:
+    def verdict_on(self, check: TensorCheck) -> Judgement:
         """Judge by the relative error; of integers and text nothing is asked.
 
         Where rounding inputs and weights moves a tensor by no more than roundings do,
         it excuses nothing: a strict tolerance is then kept to.
         """
         if not check.dtype.startswith(("float", "bfloat")):
-            return Verdict.INFORMATION
+            return Judgement.INFORMATION
         noise, rounded = check.noise, check.rounded or Difference()
         if check.mixed.non_finite > max(noise.non_finite, rounded.non_finite):
-            return Verdict.NOT_FINITE
+            return Judgement.NOT_FINITE
         if check.mixed.relative <= self.tolerance:
-            return Verdict.HOLDS
+            return Judgement.HOLDS
         if self._is_next_to_nothing(check):
-            return Verdict.NOTHING
+            return Judgement.NOTHING
         floor = default_tolerance(self.low_dtype) / CONTROL_FACTOR
         moved = rounded.relative if rounded.relative > floor else 0.0
         most = CONTROL_FACTOR * max(noise.relative, moved)
-        return Verdict.NOISY if check.mixed.relative <= most else Verdict.BEYOND
+        return Judgement.NOISY if check.mixed.relative <= most else Judgement.BEYOND
 
     def _is_next_to_nothing(self, check: TensorCheck) -> bool:
         """Return whether a tensor and its error are rounding beside its neighbors.
@@ -220,7 +221,7 @@ class Verification(Display, Stored):
     @property
     def failing(self) -> tuple[TensorCheck, ...]:
         """The tensors that do not hold, the worst first."""
-        bad = (Verdict.BEYOND, Verdict.NOT_FINITE)
+        bad = (Judgement.BEYOND, Judgement.NOT_FINITE)
         found = [c for c in self.checks if self.verdict_on(c) in bad]
         found.sort(key=lambda c: (-c.mixed.non_finite, -c.mixed.relative))
         return tuple(found)
@@ -240,24 +241,28 @@ class Verification(Display, Stored):
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""
-        return plain_text(self._filling(bare_table()), self.TEXT_WIDTH)
+        table = filled(bare_table(), _TITLES, self._rows(), numbers=_NUMBERS)
+        return plain_text(self._around(table), self.TEXT_WIDTH)
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
-        return self._filling(FittedTable(_SPARE))
+        table = FittedTable(_TITLES, self._rows(), numbers=_NUMBERS, spare=_SPARE)
+        return self._around(table)
 
-    def _filling(self, table: Table) -> Group:
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for check in self.checks:
+            yield *_cells(check), self.verdict_on(check).value
+
+    def _around(self, table: Table | FittedTable) -> Group:
         """Return headline, table, verdict and culprits."""
         plan = f": {self.plan}" if self.plan else ""
         data = f"\nrun on {self.data}" if self.data else ""
-        parts = [Text(f"{self.graph or 'graph'}{plan}{data}"), Text(self.verdict)]
-        parts += (Text(f"  {culprit}") for culprit in self.culprits or ())
-        if not self.checks:
-            return Group(*parts)
-        titles = ("tensor", "kind", "shape", *_NUMBERS, "verdict")
-        rows = ((*_cells(c), self.verdict_on(c).value) for c in self.checks)
-        filled(table, titles, rows, numbers=_NUMBERS)
-        return Group(parts[0], table, *parts[1:])
+        return Group(
+            Text(f"{self.graph or 'graph'}{plan}{data}"),
+            *([table] if self.checks else []),
+            Text(self.verdict),
+            *(Text(f"  {culprit}") for culprit in self.culprits or ()),
+        )
 
 
 def default_tolerance(low_dtype: str) -> float:
@@ -266,10 +271,10 @@ def default_tolerance(low_dtype: str) -> float:
 
 
 def _good(found: Verification) -> str:
-    noisy, nothing = _with(found, Verdict.NOISY), _with(found, Verdict.NOTHING)
-    judged = len(found.checks) - len(_with(found, Verdict.INFORMATION)) - len(nothing)
+    noisy, nothing = _with(found, Judgement.NOISY), _with(found, Judgement.NOTHING)
+    judged = len(found.checks) - len(_with(found, Judgement.INFORMATION)) - len(nothing)
     if not noisy:
-        holding = _with(found, Verdict.HOLDS)
+        holding = _with(found, Judgement.HOLDS)
         worst = max((c.mixed.relative for c in holding), default=0.0)
         return (
             f"The numbers hold: {judged} of {judged} tensors within the tolerance of "
@@ -322,7 +327,7 @@ def _cause(found: Verification) -> str:
     return f" It holds with {what} in float32 (found in {found.tries} tries):"
 
 
-def _with(found: Verification, verdict: Verdict) -> list[TensorCheck]:
+def _with(found: Verification, verdict: Judgement) -> list[TensorCheck]:
     return [c for c in found.checks if found.verdict_on(c) is verdict]
 
 

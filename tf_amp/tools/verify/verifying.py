@@ -51,8 +51,8 @@ from tf_amp.tools.verify.verification import (
     GRADIENT,
     Culprit,
     Difference,
+    Judgement,
     TensorCheck,
-    Verdict,
     Verification,
     default_tolerance,
 )
@@ -143,7 +143,7 @@ def worst_of(found: Sequence[Verification]) -> Verification:
     The culprits are those of all.
     """
     first = next((each for each in found if not each.ok), found[0])
-    worse = [*Verdict].index
+    worse = [*Judgement].index
 
     def badness(check: TensorCheck) -> tuple[int, int, float]:
         rank = worse(first.verdict_on(check))

@@ -16,8 +16,8 @@ from tf_amp.tools.verify.verification import (
     GRADIENT,
     OUTPUT,
     Difference,
+    Judgement,
     TensorCheck,
-    Verdict,
     Verification,
     write_exclude_list,
 )
@@ -54,7 +54,7 @@ def test_bisection_finds_exactly_the_heads_that_overflow():
     model = planted.heads(culprits, 8)
     found = _verify(model, planted.rows(), dtype="float16", bisect=True)
     assert [c.name for c in found.failing] == [str(i) for i in culprits]
-    assert {found.verdict_on(c) for c in found.failing} == {Verdict.NOT_FINITE}
+    assert {found.verdict_on(c) for c in found.failing} == {Judgement.NOT_FINITE}
     assert _layers(found) == [f"head_{i}" for i in culprits]
     assert found.tries <= _most_tries(found, len(culprits))
     assert not found.ok
@@ -98,7 +98,7 @@ def test_an_ill_conditioned_model_is_not_blamed_on_the_plan():
     found = _verify(step, planted.images(), results, dtype="bfloat16")
     beyond = [c for c in found.checks if c.mixed.relative > found.tolerance]
     assert beyond, "the model is not as hard as it is meant to be"
-    assert {found.verdict_on(c) for c in beyond} == {Verdict.NOISY}
+    assert {found.verdict_on(c) for c in beyond} == {Judgement.NOISY}
     assert found.ok
     assert found.verdict.startswith("Not the plan's doing")
     assert "merely rounded to bfloat16" in found.verdict
@@ -108,7 +108,7 @@ def test_of_a_gradient_that_is_zero_in_theory_there_is_nothing_to_judge():
     results = tf.random.stateless_normal((8, 10), (1, 2))
     step = planted.training_step(planted.zero_gradients())
     found = _verify(step, planted.images(), results, dtype="bfloat16", bisect=True)
-    nothing = {c.name for c in found.checks if found.verdict_on(c) is Verdict.NOTHING}
+    nothing = {c.name for c in found.checks if found.verdict_on(c) is Judgement.NOTHING}
     assert {"/".join(name.split("/")[-2:]) for name in nothing} == {
         "conv/bias",
         "key/bias",
@@ -134,24 +134,24 @@ def _gradient(name: str, scale: float, mixed: float, rounded: float) -> TensorCh
     ("bias", "verdict"),
     [
         # Float32 does not know it, and it stays small beside the kernel's.
-        (_gradient("conv/bias", 1e-8, 1e3, 1.4), Verdict.NOTHING),
-        (_gradient("conv/bias", 1e-8, 1.2, 1.4), Verdict.NOTHING),
+        (_gradient("conv/bias", 1e-8, 1e3, 1.4), Judgement.NOTHING),
+        (_gradient("conv/bias", 1e-8, 1.2, 1.4), Judgement.NOTHING),
         # It is alone in its layer.
-        (_gradient("shift/value", 1e-8, 1e3, 1.4), Verdict.NOTHING),
+        (_gradient("shift/value", 1e-8, 1e3, 1.4), Judgement.NOTHING),
         # Float32 does not know it, but it has grown to what counts.
-        (_gradient("conv/bias", 1e-8, 1e6, 1.4), Verdict.BEYOND),
+        (_gradient("conv/bias", 1e-8, 1e6, 1.4), Judgement.BEYOND),
         # It is small, but float32 knows it: 16 bits have lost it.
-        (_gradient("conv/bias", 1e-5, 1.0, 0.01), Verdict.BEYOND),
+        (_gradient("conv/bias", 1e-5, 1.0, 0.01), Judgement.BEYOND),
         # It is as large as the kernel's.
-        (_gradient("conv/bias", 0.1, 2.0, 0.6), Verdict.NOISY),
-        (_gradient("conv/bias", 0.1, 3.0, 0.6), Verdict.BEYOND),
+        (_gradient("conv/bias", 0.1, 2.0, 0.6), Judgement.NOISY),
+        (_gradient("conv/bias", 0.1, 3.0, 0.6), Judgement.BEYOND),
     ],
 )
 def test_what_is_small_is_judged_unless_float32_does_not_know_it_either(bias, verdict):
     kernel = _gradient("conv/kernel", 0.1, 0.01, 0.01)
     found = Verification("step", (kernel, bias), "bfloat16", tolerance=0.031)
     assert found.verdict_on(bias) is verdict
-    assert found.ok == (verdict is not Verdict.BEYOND)
+    assert found.ok == (verdict is not Judgement.BEYOND)
 
 
 @pytest.mark.parametrize("spoiled", [1e-4, 1.0])
