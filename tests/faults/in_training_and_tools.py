@@ -152,7 +152,7 @@ _OF_TOOLS = (
         "found.sort(key=lambda obstacle: -obstacle.lost_seconds)",
         "found.sort(key=lambda obstacle: obstacle.lost_seconds)",
         (
-            f"{_TOOLS}/audit/test_audit.py::"
+            f"{_TOOLS}/test_audit.py::"
             "test_a_layer_1001_wide_is_named_with_the_next_multiple_of_eight",
         ),
     ),

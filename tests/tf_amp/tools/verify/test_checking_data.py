@@ -46,61 +46,40 @@ def test_arrays_of_the_inputs_rank_are_one_batch(tmp_path):
     assert len(batches_from_file(path, _SPECS)) == 1
 
 
-def test_wrong_names_are_told_with_those_expected(tmp_path):
-    path = _file(tmp_path, image=np.ones((7, 4)), lable=np.ones(7, int))
-    with pytest.raises(
-        UnfitDataError, match=r"lacks label and holds lable.*" + _EXPECTED
-    ):
-        batches_from_file(path, _SPECS)
+_NAN = np.where(np.arange(28).reshape(7, 4) == 9, np.nan, 1.0)
 
 
-def test_wrong_shapes_are_told_with_those_expected(tmp_path):
-    path = _file(tmp_path, image=np.ones((7, 5)), label=np.ones(7, int))
-    wanted = r"image is float64 \[7, 5\]; expected is image: float32 \[\?, 4\]"
-    with pytest.raises(UnfitDataError, match=wanted):
-        batches_from_file(path, _SPECS)
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"image": np.ones((7, 4)), "lable": np.ones(7, int)},
+         r"lacks label and holds lable.*" + _EXPECTED),
+        ({"image": np.ones((7, 5)), "label": np.ones(7, int)},
+         r"image is float64 \[7, 5\]; expected is image: float32 \[\?, 4\]"),
+        ({"image": np.ones((7, 4)), "label": np.ones(7)},
+         r"label is float64 \[7\]; expected is label: int64"),
+        ({"image": np.ones((7, 4), int), "label": np.ones(7, int)},
+         r"image is int64 \[7, 4\]; expected is image"),
+        ({"image": _NAN, "label": np.ones(7, int)},
+         r"image holds NaN \(1 of 28 values\)"),
+        ({"image": np.ones((2, 7, 4)), "label": np.ones((3, 7), int)},
+         "numbers of batches differ: image 2, label 3"),
+    ],
+    ids=["names", "shape", "float for int", "int for float", "NaN", "batches"],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_are_told_with_what_is_expected(tmp_path, arrays, told):
+    with pytest.raises(UnfitDataError, match=told):
+        batches_from_file(_file(tmp_path, **arrays), _SPECS)
 
 
-def test_wrong_types_are_told_with_those_expected(tmp_path):
-    path = _file(tmp_path, image=np.ones((7, 4)), label=np.ones(7))
-    wanted = r"label is float64 \[7\]; expected is label: int64"
-    with pytest.raises(UnfitDataError, match=wanted):
-        batches_from_file(path, _SPECS)
-    path = _file(tmp_path, image=np.ones((7, 4), int), label=np.ones(7, int))
-    with pytest.raises(
-        UnfitDataError, match=r"image is int64 \[7, 4\]; expected is image"
-    ):
-        batches_from_file(path, _SPECS)
-
-
-def test_a_file_that_was_cut_off_is_told_with_what_is_expected(tmp_path):
+@pytest.mark.parametrize("content", [None, b"nothing", "cut off"])
+def test_a_file_that_is_no_archive_is_told_with_what_is_expected(tmp_path, content):
     path = _file(tmp_path, image=np.ones((7, 4)), label=np.ones(7, int))
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UnfitDataError, match=r"cannot be read.*" + _EXPECTED):
-        batches_from_file(path, _SPECS)
-
-
-def test_nan_is_refused(tmp_path):
-    image = np.ones((7, 4))
-    image[2, 1] = np.nan
-    path = _file(tmp_path, image=image, label=np.ones(7, int))
-    with pytest.raises(UnfitDataError, match=r"image holds NaN \(1 of 28 values\)"):
-        batches_from_file(path, _SPECS)
-
-
-def test_numbers_of_batches_must_agree(tmp_path):
-    path = _file(tmp_path, image=np.ones((2, 7, 4)), label=np.ones((3, 7), int))
-    with pytest.raises(
-        UnfitDataError, match="numbers of batches differ: image 2, label 3"
-    ):
-        batches_from_file(path, _SPECS)
-
-
-def test_a_file_that_is_no_archive_is_refused(tmp_path):
-    path = tmp_path / "data.npz"
-    with pytest.raises(UnfitDataError, match=r"cannot be read.*" + _EXPECTED):
-        batches_from_file(path, _SPECS)
-    path.write_text("nothing")
+    if content is None:
+        path.unlink()
+    else:
+        cut_off = path.read_bytes()[:200]
+        path.write_bytes(cut_off if content == "cut off" else content)
     with pytest.raises(UnfitDataError, match=r"cannot be read.*" + _EXPECTED):
         batches_from_file(path, _SPECS)
 

@@ -255,11 +255,6 @@ def test_a_verification_makes_a_round_trip_through_json():
     assert "head_1" in str(found) and "not finite" in str(found)
 
 
-def test_a_tolerance_that_is_none_is_refused():
-    with pytest.raises(tf_amp.ConfigError, match="greater than 0"):
-        _verify(planted.heads([], 1), planted.rows(), tolerance=-1.0)
-
-
 def test_arguments_that_are_not_the_functions_are_refused():
     function = tf.function(lambda x, y: x @ y).get_concrete_function(
         tf.TensorSpec((2, 2)), tf.TensorSpec((2, 2))

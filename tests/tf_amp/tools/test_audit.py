@@ -1,0 +1,474 @@
+"""Audits: plans for devices that are not present, and what holds them back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import pathlib
+import re
+import textwrap
+import time
+from types import SimpleNamespace
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from grappler_pass.costs import DeviceProfile
+from grappler_pass.graph.op_traits import INPUT
+from grappler_pass.planning.plan import Cause, Reason
+from tests.forking import run_forked_command
+from tf_amp.commands import cli
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.setting_values import LIST_PREFIX
+from tf_amp.errors import ConfigError
+from tf_amp.tools import running_scripts, target_device
+from tf_amp.tools.audit import audit_saved_model
+from tf_amp.tools.obstacles import Finding, finding_of
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A Keras export whose last layer is 1001 wide."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    dense = keras.layers.Dense
+    layers = [dense(2048, activation="relu"), dense(1001), keras.layers.Softmax()]
+    keras.Sequential([keras.Input((2048,)), *layers]).export(folder, verbose=False)
+    return folder
+
+
+def audited(function, *shapes, device="v100", **options):
+    specs = map(tf.TensorSpec, shapes)
+    return tf_amp.audit(tf.function(function), *specs, device_profile=device, **options)
+
+
+def obstacle_of(op, audit):
+    return next(each for each in audit.obstacles if each.op == op)
+
+
+def test_a_layer_1001_wide_is_named_with_the_next_multiple_of_eight(exported):
+    (audit,) = audit_saved_model(exported, target_device.target_of("v100"), batch=4096)
+    worst = audit.obstacles[0]
+    assert worst.op == "MatMul" and worst.shape == "[4096,2048]x[2048,1001]"
+    assert "columns (n) of 1001: no multiple of 8" in worst.why
+    assert "1001 -> 1008" in worst.remedy
+    assert audit.graph == "serve, serving_default"
+    assert audit.plan.low_dtype == "float16" and audit.ratio > 1.1
+    aligned = audited(lambda x, w: tf.nn.relu(x @ w), (4096, 2048), (2048, 1008))
+    assert not any("multiple of 8" in each.why for each in aligned.obstacles)
+
+
+def test_a_report_fits_in_80_columns_and_says_what_sizes_count_as(exported):
+    (audit,) = audit_saved_model(exported, target_device.target_of("v100"))
+    lines = str(audit).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("count as 32" in line for line in lines)
+
+
+def test_a_plan_for_a_gpu_is_not_limited_by_kernels_of_the_cpu():
+    def stack(x, kernel, bias):
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias))
+
+    audit = audited(stack, (64, 56, 56, 256), (3, 3, 256, 256), (256,))
+    # On a CPU the fused convolution refuses float16.
+    assert any("Conv2D" in row.op for row in audit.plan.decisions if row.is_low)
+    assert audit.ratio > 2.0
+    assert "definitions of the ops" in audit.kernels
+
+
+def test_the_graph_is_optimized_as_for_the_device():
+    """TensorFlow fuses a product with Tanh on a CPU, and not on a GPU."""
+    layer = tf.function(lambda x, w, bias: tf.tanh(tf.nn.bias_add(x @ w, bias)))
+    specs = map(tf.TensorSpec, ((64, 64), (64, 64), (64,)))
+    function = layer.get_concrete_function(*specs)
+    kept = (function.outputs[0].op.name,)
+    fused = {}
+    for name in ("v100", "cpu-generic"):
+        target = target_device.target_of(name)
+        graph_def = target.optimized(function.graph.as_graph_def(), kept)
+        assert not any(node.device for node in graph_def.node)
+        home = target.settings(AmpConfig()).home
+        assert home is not None and home.device_type == target.device_type
+        fused[name] = any(node.op == "_FusedMatMul" for node in graph_def.node)
+    assert fused == {"v100": False, "cpu-generic": True}
+
+
+def test_a_product_in_a_loop_has_the_rows_of_what_was_unstacked():
+    """And not those of the table that this was looked up in."""
+
+    @tf.function
+    def summed(table, indices, kernel):
+        steps = tf.TensorArray(tf.float32, tf.shape(indices)[0])
+        steps = steps.unstack(tf.gather(table, indices))
+        total = tf.zeros((8, 64))
+        for step in tf.range(tf.shape(indices)[0]):
+            total = tf.tanh(steps.read(step) @ kernel + total)
+        return total
+
+    audit = tf_amp.audit(
+        summed,
+        tf.TensorSpec((30_001, 64)),
+        tf.TensorSpec((None, 8), tf.int32),
+        tf.TensorSpec((64, 64)),
+        device_profile="v100",
+    )
+    products = [each.shape for each in audit.obstacles if "MatMul" in each.op]
+    assert products == ["[8,64]x[64,64]"]
+
+
+@pytest.mark.parametrize("name", DeviceProfile.names())
+def test_every_shipped_device_can_be_audited(name):
+    layer = (lambda x, w: tf.nn.relu(x @ w)), (8192, 4096), (4096, 4096)
+    audit = audited(*layer, device=name)
+    assert audit.plan.seconds_before >= audit.plan.seconds_after > 0.0
+    pays = name not in {"cpu-generic", "cpu-intel-avx512-bf16"}
+    assert ("does not pay" not in str(audit)) == pays
+
+
+def test_what_has_no_product_is_priced_for_those_who_ask():
+    audit = audited(lambda x: tf.tanh(x) + 1.0, (4096, 4096))
+    assert audit.plan.is_empty
+    assert audit.plan.seconds_before == audit.plan.seconds_after > 0.0
+    assert {each.op for each in audit.obstacles} >= {"Tanh"}
+    assert "no matrix product or convolution" in str(audit)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "op", "why", "remedy"),
+    [
+        (lambda x, w: tf.nn.relu(x @ w), ((8, 512), (512, 2048)), "MatMul", "",
+         "larger batch"),
+        (lambda x, w: tf.exp(x @ w), ((4096, 1024), (1024, 1024)), "Exp",
+         "denied", "CLEARLIST_ADD=Exp"),
+        (lambda x, w: x @ w, ((2048, 2048), (2048, 2048)), "MatMul",
+         "casts take .* ms of it", "feed and fetch 16 bits \\(Placeholder\\)"),
+        (lambda x, w: x @ w, ((4096, 32), (32, 4096)), "MatMul",
+         "16 bits are faster, the casts around it are not worth it",
+         "feed and fetch 16 bits \\(Placeholder\\)"),
+    ],
+    ids=["idle", "denied", "cast-heavy", "dear casts"],
+)  # fmt: skip
+def test_what_holds_an_op_back_is_said_with_what_helps(
+    function, shapes, op, why, remedy
+):
+    obstacle = obstacle_of(op, audited(function, *shapes))
+    assert re.search(why, obstacle.why) and re.search(remedy, obstacle.remedy)
+
+
+def test_a_product_whose_casts_are_cheap_is_not_said_to_suffer_from_them():
+    light = obstacle_of("MatMul", audited(lambda x, w: x @ w, *[(8192, 8192)] * 2))
+    assert "casts" not in light.why
+
+
+def row(**fields):
+    return SimpleNamespace(**fields)
+
+
+def neighbor(cause, detail=""):
+    return row(op="Exp", reason=Reason(cause, detail))
+
+
+INPUT_NEIGHBOR = neighbor(Cause.FIXED, INPUT)
+CONSTANT = neighbor(Cause.FIXED, "a constant")
+DENIED = neighbor(Cause.DENY, "range hazard")
+
+
+def node(*, is_low, cast, low=1.0, cause="ALLOW", reason="", beside=()):
+    """A node of 4 seconds that takes `low` in 16 bits, and `cast` for its casts."""
+    return row(
+        is_low=is_low,
+        cause=cause,
+        decision=row(
+            cast_seconds=cast, seconds_float32=4.0, seconds_low=low, reason=reason
+        ),
+        seconds=(low if is_low else 4.0) + cast,
+        product=None,
+        works=(),
+        weight=1.0,
+        roofline=row(
+            multiprocessors=None, overhead_seconds=1e-6, dispatch_seconds=1e-6
+        ),
+        float32_neighbors=lambda: iter(beside),
+    )
+
+
+@pytest.mark.parametrize(
+    ("beside", "remedy"),
+    [
+        ([INPUT_NEIGHBOR], "feed and fetch 16 bits (Exp)"),
+        ([neighbor(Cause.PRESERVED)], "feed and fetch 16 bits (Exp)"),
+        ([DENIED], "free its neighbor Exp: the op is denied in 16 bits"),
+        ([CONSTANT], ""),
+        ([CONSTANT, INPUT_NEIGHBOR, DENIED], "feed and fetch 16 bits (Exp)"),
+        ([], ""),
+    ],
+    ids=["input", "output", "denied", "constant", "several", "none"],
+)
+def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
+    finding = finding_of(node(is_low=True, cast=1.0, beside=beside))
+    assert finding == Finding("casts take 1e+03 ms of it", remedy)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        # Casts of less than a quarter are not the reason.
+        (node(is_low=True, cast=0.32), "bound by memory"),
+        (node(is_low=True, cast=0.34), "casts take"),
+        (node(is_low=False, cast=0, low=5, cause="COST", reason="as fast"), "as fast"),
+        (node(is_low=False, cast=0, cause="CASTS", beside=[DENIED]), "16 bits are fas"),
+        # Of a plan that gains too little as a whole, its casts are not the reason.
+        (node(is_low=False, cast=0, cause="MARGIN", reason="too little"), "too little"),
+    ],
+)
+def test_casts_are_blamed_where_they_are_the_reason(case, why):
+    assert finding_of(case).why.startswith(why)
+
+
+def fused(x, w, bias):
+    return tf.nn.relu(tf.nn.bias_add(x @ w, bias)) @ w
+
+
+def powers(x, w):
+    return tf.exp(x @ w) @ w
+
+
+def squares(x, w):
+    """Compute what is denied in float16 only, and keeps relative errors."""
+    return tf.square(x @ w) @ w
+
+
+def by_powers(x, w):
+    """Divide by what is denied in float16 only."""
+    product = x @ w
+    return (product / tf.exp(product)) @ w
+
+
+def by_a_mean(x, w):
+    """Divide by what is denied in both types."""
+    product = x @ w
+    return (product / tf.reduce_mean(product)) @ w
+
+
+def hyperbolic(x, w):
+    """Compute Cosh, which is in no list."""
+    return tf.cosh(x @ w) @ w
+
+
+def beta(x, w):
+    """Compute Betainc, which is in no list and has no 16-bit kernel."""
+    product = x @ w
+    return tf.math.betainc(product, product, product) @ w
+
+
+def powers_apart(x, w):
+    """Compute Exp between Sums, far from products."""
+    return tf.reduce_sum(tf.exp(tf.reduce_sum(x @ w, 0)))
+
+
+CPU, V100 = ("cpu-avx512-bf16", "bfloat16"), ("v100", "float16")
+H100 = ("h100", "float16")
+
+
+def of_1024(function, device, low_dtype):
+    """Audit a function of matrices of 1024 by 1024, and a bias if it takes one."""
+    shapes = {"x": (1024, 1024), "w": (1024, 1024), "bias": (1024,)}
+    given = [shapes[name] for name in inspect.signature(function).parameters]
+    return audited(function, *given, device=device, dtype=low_dtype)
+
+
+def remedy_of(op, audit):
+    obstacle = obstacle_of(op, audit)
+    assert obstacle.dtype == "float32"
+    return obstacle.remedy
+
+
+def follow(remedy, monkeypatch):
+    """Edit the variables of the lists as a remedy says."""
+    for op, name in re.findall(r"take (\w+) out of (\w+)", remedy):
+        ops = os.environ[LIST_PREFIX + name].split(",")
+        left = ",".join(each for each in ops if each != op)
+        monkeypatch.setenv(LIST_PREFIX + name, left)
+    for name, op in re.findall(r"(\w+LIST_\w+)=(\w+)", remedy):
+        monkeypatch.setenv(LIST_PREFIX + name, op)
+
+
+@pytest.mark.parametrize(
+    ("function", "op", "device", "edit", "remedy"),
+    [
+        (powers, "Exp", V100, "", "CLEARLIST_ADD=Exp"),
+        (powers, "Exp", V100, "DENYLIST_ADD=Exp,Tanh",
+         "take Exp out of DENYLIST_ADD, and CLEARLIST_ADD=Exp"),
+        (hyperbolic, "Cosh", V100, "", "CLEARLIST_ADD=Cosh"),
+        (by_a_mean, "RealDiv", H100, "", "CLEARLIST_ADD=RealDiv"),
+        (by_a_mean, "RealDiv", CPU, "INFERLIST_REMOVE=RealDiv",
+         "take RealDiv out of INFERLIST_REMOVE, and CLEARLIST_ADD=RealDiv"),
+        (fused, "_FusedMatMul", CPU, "INFERLIST_REMOVE=BiasAdd",
+         "take BiasAdd out of INFERLIST_REMOVE"),
+        (fused, "_FusedMatMul", CPU, "DENYLIST_ADD=BiasAdd",
+         "take BiasAdd out of DENYLIST_ADD"),
+        (fused, "_FusedMatMul", CPU, "BLACKLIST_ADD=MatMul",
+         "take MatMul out of BLACKLIST_ADD"),
+    ],
+)  # fmt: skip
+def test_who_edits_the_lists_as_told_has_the_op_in_16_bits(
+    function, op, device, edit, remedy, monkeypatch
+):
+    monkeypatch.setenv("TF_AMP_OPT_LEVEL", "O2")
+    if edit:
+        name, _, ops = edit.partition("=")
+        monkeypatch.setenv(LIST_PREFIX + name, ops)
+    told = remedy_of(op, of_1024(function, *device))
+    assert told == f"if you know it to be harmless: {remedy}"
+    follow(told, monkeypatch)
+    plan = of_1024(function, *device).plan
+    assert [d.dtype for d in plan.decisions if d.op == op] == [device[1]]
+
+
+@pytest.mark.parametrize(
+    ("function", "op"), [(squares, "Square"), (by_powers, "RealDiv")]
+)
+def test_bfloat16_is_the_remedy_only_where_the_op_goes_low_in_it(
+    function, op, monkeypatch
+):
+    monkeypatch.setenv("TF_AMP_OPT_LEVEL", "O2")
+    told = remedy_of(op, of_1024(function, *H100))
+    assert told == "plan in bfloat16, which has float32's range"
+    plan = of_1024(function, "h100", "bfloat16").plan
+    assert [d.dtype for d in plan.decisions if d.op == op] == ["bfloat16"]
+
+
+@pytest.mark.parametrize(("function", "op"), [(beta, "Betainc"), (powers_apart, "Exp")])
+def test_what_no_edit_of_its_list_frees_is_left_without_a_remedy(function, op):
+    assert remedy_of(op, of_1024(function, *V100)) == ""
+
+
+def test_an_unknown_device_is_refused_in_python_too():
+    with pytest.raises(ConfigError, match="Known are a100"):
+        tf_amp.audit(lambda x: x, tf.TensorSpec(()), device_profile="gtx")
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e20", "nan", "0", "-3", "soon"])
+def test_a_time_that_cannot_be_waited_for_is_refused(seconds, tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('not to be run')")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", "--device", "t4", str(script), f"--seconds={seconds}"])
+    assert ended.value.code == 2
+    assert f"--seconds: received '{seconds}'" in capsys.readouterr().err
+
+
+def test_a_script_is_stopped_when_its_time_is_up():
+    begin = time.monotonic()
+    with pytest.raises(running_scripts.TimeIsUp), running_scripts.limited(0.05):
+        time.sleep(60)
+    assert time.monotonic() - begin < 30
+    with running_scripts.limited(None):
+        pass
+
+
+SCRIPT = """
+import sys
+import tensorflow as tf
+
+@tf.function(jit_compile={compiled})
+def step(x, w):
+    return tf.nn.relu(x @ w)
+
+x, w = tf.ones((512, 1024)), tf.ones((1024, 1001))
+result = step(x, w)
+graph = step.get_concrete_function(x, w).graph
+print("dtype", result.dtype.name, "arguments", sys.argv[1:], flush=True)
+sys.exit({code})
+"""
+
+
+def audited_script(
+    tmp_path: pathlib.Path, *arguments, compiled=False, code=0, device="v100", env=None
+):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(compiled=compiled, code=code))
+    command = ("-m", "tf_amp", "audit", str(script), "--device", device)
+    return run_forked_command((*command, *arguments), env=env)
+
+
+def test_a_script_runs_in_float32_with_its_graphs_planned_though_it_fails(tmp_path):
+    done = audited_script(tmp_path, "--", "--lr", "1", code=3)
+    assert done.code == 1, done.err
+    assert "dtype float32 arguments ['--lr', '1']" in done.out
+    assert "step: float16 does not pay on v100" in " ".join(done.out.split())
+    assert "1001 -> 1008" in " ".join(done.out.split())
+
+
+def test_a_level_that_leaves_graphs_alone_is_named_as_the_cause(tmp_path):
+    done = audited_script(tmp_path, env={"TF_AMP_OPT_LEVEL": "O0"})
+    assert "every graph stays as it is at level O0" in done.err
+    assert "no graph with a matrix product" not in done.err
+
+
+def test_what_the_program_keeps_in_float32_stays_so_in_an_audit(disabled_afterwards):
+    specs = tf.TensorSpec((4096, 1024)), tf.TensorSpec((1024, 1024))
+    early = tf.function(lambda x, w: tf.matmul(x, w))
+    early.get_concrete_function(*specs)
+
+    @tf.function
+    def step(x, w):
+        with tf.name_scope("head"):
+            excluded = x @ w
+        return tf.nn.relu(early(excluded, w) @ w)
+
+    with tf_amp.mixed_precision_scope(dtype="float16", exclude=["^head/"]):
+        traced = step.get_concrete_function(*specs)
+    plan = tf_amp.audit(traced, device_profile="v100").plan
+    types = [row.dtype for row in plan.decisions if row.op == "MatMul"]
+    assert sorted(types) == ["float16", "float32", "float32"]
+
+
+def test_a_function_is_audited_with_the_compiled_ones_that_it_calls():
+    @tf.function(jit_compile=True)
+    def compiled(x):
+        return tf.nn.relu(x @ x)
+
+    alone, within = (
+        tf_amp.audit(each, tf.TensorSpec((4096, 4096)), device_profile="h100")
+        for each in (compiled, tf.function(lambda x: compiled(x)))
+    )
+    assert "h100 under XLA" in alone.plan.profile
+    assert alone.ratio > 1.1 and within.ratio == pytest.approx(alone.ratio, rel=0.1)
+    products = [row for row in within.plan.decisions if row.op == "MatMul"]
+    assert products and all(row.slot.node.startswith("compiled/") for row in products)
+
+
+def test_what_holds_a_compiled_loop_back_counts_each_time_round():
+    w = tf.Variable(tf.ones((1024, 1024)))
+
+    def product(times):
+        @tf.function(jit_compile=True)
+        def compiled(x):
+            return tf.while_loop(
+                lambda i, x: i < times, lambda i, x: (i + 1, tf.tanh(x @ w)), (0, x)
+            )[1]
+
+        spec = tf.TensorSpec((1024, 1024))
+        return obstacle_of(
+            "MatMul", tf_amp.audit(compiled, spec, device_profile="h100")
+        )
+
+    once, often = product(1), product(11)
+    assert often.seconds == pytest.approx(11 * once.seconds, rel=0.01)
+    assert all("while" in name for name in once.nodes)
+
+
+def test_the_compiled_functions_of_a_script_are_audited_as_such(tmp_path):
+    done = audited_script(tmp_path, "--json", compiled=True, device="h100")
+    (found,) = json.loads(done.out)
+    direct = tf_amp.audit(
+        tf.function(lambda x, w: tf.nn.relu(x @ w), jit_compile=True),
+        tf.TensorSpec((512, 1024)),
+        tf.TensorSpec((1024, 1001)),
+        device_profile="h100",
+    )
+    assert found["ratio"] == pytest.approx(direct.ratio, rel=0.01)
+    assert found["seconds_float32"] == pytest.approx(direct.plan.seconds_before)
