@@ -65,7 +65,7 @@ class Decision:
 
     @property
     def is_low(self) -> bool:
-        """Return whether this plan moves the slot to 16 bits."""
+        """True if this plan moves the slot to 16 bits."""
         return self.reason.cause in LOW
 
     @property
@@ -197,12 +197,12 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the graph stays as it was."""
+        """True if the graph stays unchanged."""
         return not self.fusions and not any(row.is_low for row in self.decisions)
 
     @property
     def is_forgone(self) -> bool:
-        """Return whether nothing could have been in 16 bits, whatever it cost."""
+        """True if nothing could have been in 16 bits, whatever it cost."""
         return not any(row.reason.cause in DECIDED for row in self.decisions)
 
     @property
@@ -268,7 +268,7 @@ class Plan:
         return dataclasses.replace(self, decisions=rows, selected_from=self.summary())
 
     def by_layer(self) -> tuple[LayerTimes, ...]:
-        """Return what each layer takes, forward and backward, the slowest first."""
+        """Return the times of each layer, forward and backward, the slowest first."""
         return times_by_layer(self.decisions)
 
     def verdict(self) -> str:

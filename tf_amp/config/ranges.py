@@ -51,7 +51,7 @@ _SPARE = (
 
 @dataclasses.dataclass(frozen=True)
 class TensorRange:
-    """What was seen of one tensor in all batches.
+    """The values of one tensor in all batches, in figures.
 
     Attributes:
       node: that makes it.
@@ -103,7 +103,7 @@ class TensorRange:
 
 @dataclasses.dataclass(frozen=True)
 class SafeRange:
-    """What a tensor must keep to where an operation in 16 bits makes or reads it.
+    """The limits of a tensor where an operation in 16 bits makes or reads it.
 
     Attributes:
       limit: largest magnitude; of gradients, which a loss scale moves, the type's.
@@ -117,7 +117,7 @@ class SafeRange:
     depth: int | None = None
 
     def why_unsafe(self, seen: TensorRange, low_dtype: str) -> str:
-        """Return what a tensor leaves the range by, or the empty text."""
+        """Say by what a tensor leaves the range; empty where it keeps to it."""
         name = without_call_scopes(seen.name)
         limit = max(self.limit, LARGEST[low_dtype]) if seen.is_gradient else self.limit
         if seen.largest > limit:

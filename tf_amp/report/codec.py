@@ -39,7 +39,7 @@ def to_json(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON holds of a dataclass or an enum; what is in it stays as it is.
+    """Return the JSON form of a dataclass or an enum, whose contents are unchanged.
 
     Raises:
       TypeError: it is neither.

@@ -151,14 +151,14 @@ def bare_table() -> Table:
 
 
 def plain_text(printable: RenderableType, width: int) -> str:
-    """Return what rich would print on so many columns, without any style or markup."""
+    """Return the text that rich prints on so many columns, without style or markup."""
     out = io.StringIO()
     Console(file=out, width=width, color_system=None, markup=False).print(printable)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def html_from(printable: Any) -> str:
-    """Return what rich would print as HTML, its tables as tables, all text escaped.
+    """Return a printable as HTML: its tables as tables, all text escaped.
 
     Args:
       printable: text, a table, a group of these, or what has `__rich__`; strings are

@@ -43,7 +43,7 @@ class PageTable:
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """What an icicle is drawn from: milliseconds of ops by their scopes.
+    """The data of an icicle: milliseconds of ops by their scopes.
 
     Attributes:
       title: of its root.

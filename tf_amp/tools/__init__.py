@@ -1,1 +1,1 @@
-"""What works on models and graphs at hand: convert, verify, explain, audit."""
+"""Tools for models and graphs: convert, verify, explain, audit."""

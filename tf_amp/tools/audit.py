@@ -187,7 +187,7 @@ def audit(
     fetches: Iterable[str] | None = None,
     **kwargs: Any,
 ) -> Audit:
-    """Return whether mixed precision would pay for a function on a device.
+    """Return an audit: would mixed precision pay for a function on a device?
 
     Args:
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
@@ -296,7 +296,7 @@ def _planned(
 def _settings(
     graph_def: GraphDef, target: Target, *, is_compiled: bool = False
 ) -> Settings:
-    """Return what the pass is given for a graph on a target.
+    """Return the settings of the pass for a graph on a target.
 
     Steps decide there in the end: a gain counts that they may find, sure or not.
     """

@@ -131,7 +131,7 @@ def _explained(
 def _settings_of_body(
     graph_def: GraphDef, item: Item, device_type: str
 ) -> tuple[Item, Settings]:
-    """Return what the pass receives of a body that runs on some device."""
+    """Return the item and the settings of a body that runs on some device."""
     config = config_for(graph_def)
     chosen = graph_settings.settings_from_config(config, device_type)
     chosen = _foreseeing(chosen, config, device_type)
@@ -147,7 +147,7 @@ def _foreseeing(chosen: Settings, config: AmpConfig, device_type: str) -> Settin
 
 
 def item_of_body(graph_def: GraphDef, item: Item, config: AmpConfig) -> Item:
-    """Return what the pass knows of a body, given what is known of its calls."""
+    """Return the item of a body, given that of its calls."""
     own = item_of(graph_def, item.fetch, config)
     preserve = (*item.preserve, *own.preserve)
     return dataclasses.replace(item, preserve=preserve, excluded=own.excluded)
@@ -177,7 +177,7 @@ def traced_graph(
 def item_and_settings(
     graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
 ) -> tuple[Item, Settings]:
-    """Return what the pass receives of a graph that is not under way."""
+    """Return the item and the settings of a graph that TensorFlow has not passed."""
     chosen = graph_settings.settings_from_config(
         config, graph_settings.target_device_type(graph_def)
     )
@@ -185,7 +185,7 @@ def item_and_settings(
 
 
 def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> Item:
-    """Return what the caller relies on, of a graph that Grappler has optimized."""
+    """Return the item of a graph that Grappler has optimized."""
     return Item(
         fetch=kept,
         preserve=_marks(graph_def).strangers,
@@ -205,7 +205,7 @@ def _marks(graph_def: GraphDef) -> Marks:
 
 
 def is_concrete(fn: Any) -> bool:
-    """Return whether something is a ConcreteFunction."""
+    """Tell a ConcreteFunction from other callables."""
     return hasattr(fn, "structured_input_signature") and hasattr(fn, "graph")
 
 

@@ -176,9 +176,9 @@ def sections_of_runs(record: JobRecord) -> Iterator[Section]:
     yield from map(_loss_scale, record.runs)
     yield from map(_gradients, record.runs)
     yield from map(_numbers, record.verifications)
-    for found in record.predictions:
-        title = f"Predicted and measured times of {found.plan.graph or 'a graph'}"
-        yield Section(title, found.summary(), figure=_times_figure(found))
+    for prediction in record.predictions:
+        title = f"Predicted and measured times of {prediction.plan.graph or 'a graph'}"
+        yield Section(title, prediction.summary(), figure=_times_figure(prediction))
     if hints := " ".join(_hints(record)):
         yield Section("Not recorded", missing=hints)
 
@@ -249,34 +249,34 @@ def _gradients(run: Mapping[str, Any]) -> Section:
     )
 
 
-def _numbers(found: Verification) -> Section:
+def _numbers(verification: Verification) -> Section:
     rows = (
         (
             check.name,
             check.kind,
             _short(check.mixed.relative),
             _short(check.noise.relative),
-            found.verdict_on(check).value,
+            verification.verdict_on(check).value,
         )
-        for check in _worst_first(found)
+        for check in _worst_first(verification)
     )
     columns = ("tensor", "kind", "relative error", "float32 again", "verdict")
     return Section(
-        f"Numbers of {found.graph or 'a graph'}",
-        found.verdict,
-        figure=_errors_figure(found),
+        f"Numbers of {verification.graph or 'a graph'}",
+        verification.verdict,
+        figure=_errors_figure(verification),
         table=PageTable(columns, tuple(rows)),
     )
 
 
-def _worst_first(found: Verification) -> list[TensorCheck]:
-    """Return what was checked, what is not a number before all others."""
-    errors = {check: check.mixed.relative for check in found.checks}
+def _worst_first(verification: Verification) -> list[TensorCheck]:
+    """Return the checks by their errors, first those that are not numbers."""
+    errors = {check: check.mixed.relative for check in verification.checks}
     return sorted(errors, key=lambda c: (errors[c] == errors[c], -errors[c]))
 
 
-def _errors_figure(found: Verification) -> Any:
-    checks = _worst_first(found)[:_TENSORS]
+def _errors_figure(verification: Verification) -> Any:
+    checks = _worst_first(verification)[:_TENSORS]
     if not checks:
         return None
     names = [check.name for check in checks]
@@ -296,19 +296,19 @@ def _errors_figure(found: Verification) -> Any:
             marker={"color": color, "size": 9},
             hovertemplate="%{y}: %{x:.2g}<extra></extra>",
         )  # fmt: skip
-    figure.add_vline(x=found.tolerance, line_dash="dash", line_color=_BAD_COLOR)
+    figure.add_vline(x=verification.tolerance, line_dash="dash", line_color=_BAD_COLOR)
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title=f"relative error; dashed: what is allowed; {_LEAST_TEXT}")
     return figure
 
 
-def _times_figure(found: Prediction) -> Any:
+def _times_figure(prediction: Prediction) -> Any:
     figure = empty_figure(xaxis_type="log", yaxis_type="log")
     kinds = {"float32": FLOAT32_COLOR, "mixed": LOW_COLOR}
     seen: list[float] = []
     for kind, color in kinds.items():
-        rows = [(row.op, getattr(row, kind)) for row in found.ops]
-        rows.append(("whole step", getattr(found, kind)))
+        rows = [(row.op, getattr(row, kind)) for row in prediction.ops]
+        rows.append(("whole step", getattr(prediction, kind)))
         rows = [
             (op, times)
             for op, times in rows

@@ -23,7 +23,7 @@ _IN_DOUBT = (Outcome.OPEN.value, Outcome.WITHHELD.value)
 
 @dataclasses.dataclass(frozen=True)
 class JobRecord:
-    """What is known of a job.
+    """Plans, steps and numbers of a job.
 
     Attributes:
       name: of the job, for people.

@@ -35,7 +35,7 @@ Edits = tuple[ListEdit, ...]
 
 
 class Alternatives:
-    """What might be asked for instead of a draft that was planned for a target."""
+    """Other types and op lists, tried on a draft that was planned for a target."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Alternatives:
         self._eligible = functools.cache(eligible)
 
     def is_free_in(self, low_dtype: str, node: Node) -> bool:
-        """Return whether a node could be in 16 bits if these were of another type."""
+        """Tell whether a node could be in 16 bits if these were of another type."""
         return self._is_free(node, low_dtype, self._edits)
 
     def freeing_edit(self, op: str, node: Node) -> str:
@@ -138,14 +138,14 @@ class AuditedNode:
 
     @property
     def seconds(self) -> float:
-        """What the node takes in the planned step, its casts included."""
+        """Seconds of the node in the planned step, its casts included."""
         row = self.decision
         low = row.seconds_low if self.is_low else None
         return (row.seconds_float32 if low is None else low) + row.cast_seconds
 
     @property
     def best_seconds(self) -> float:
-        """What it would take if 16 bits gave all they can."""
+        """Seconds of the node if 16 bits gave all they can."""
         product = self.product
         if product is None:
             return self.decision.seconds_float32 / 2
@@ -157,7 +157,7 @@ class AuditedNode:
 
     @property
     def memory_seconds(self) -> float:
-        """What it takes to move its operands and results in 16 bits, at least."""
+        """Seconds that moving its operands and results in 16 bits takes at least."""
         rates = self.roofline.bytes_per_second
         moved = sum(work.bytes_moved for work in self.works)
         return self.weight * moved / (rates.get(self.low_dtype) or rates["float32"])
@@ -176,7 +176,7 @@ class AuditedNode:
 
     @cached_attribute
     def works(self) -> tuple[Work, ...]:
-        """What the node has to do in 16 bits."""
+        """The work of the node in 16 bits."""
         return works_of(self.call, self.low_dtype)
 
     @property
@@ -218,14 +218,14 @@ _LEAST_SHARE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What holds an op back, and the remedy; empty where there is none."""
+    """The reason that holds an op back, and the remedy; empty where there is none."""
 
     why: str
     remedy: str = ""
 
 
 def _held_by_rule(case: AuditedNode) -> Finding | None:
-    """What the op lists and the caller keep in float32, whatever it costs."""
+    """Nodes that op lists and the caller keep in float32, whatever it costs."""
     if case.is_low or case.cause in ("COST", "CASTS", "MARGIN"):
         return None
     return Finding(_reason_text(case), _list_remedy(case))
@@ -349,7 +349,7 @@ def _narrow(case: AuditedNode) -> Finding | None:
 
 
 def _memory_bound(case: AuditedNode) -> Finding | None:
-    """What is left: 16 bits halve what is moved, and no more."""
+    """All others: 16 bits halve what is moved, and no more."""
     why = "bound by memory: 16 bits halve what is moved, no more"
     if case.product is None:
         return Finding(why)
@@ -369,7 +369,7 @@ RULES: tuple[Callable[[AuditedNode], Finding | None], ...] = (
 
 
 def finding_of(case: AuditedNode) -> Finding:
-    """Return what the first rule that applies says."""
+    """Return the finding of the first rule that applies."""
     return next(found for rule in RULES if (found := rule(case)) is not None)
 
 

@@ -379,7 +379,7 @@ def _compared(trial: Trial, seconds: float) -> Verdict:
 
 
 def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
-    """Return what each node of both graphs takes per step, loops included.
+    """Return the seconds per step of each node of both graphs, loops included.
 
     One op at a time is run, so that an op is not charged for what runs beside it; the
     least of a few steps counts, node by node, since tracing only ever adds.

@@ -283,7 +283,7 @@ class Statistics:
         self._lock = renewed_lock()
 
     def records_of(self, view: GraphView, shapes: Shapes) -> Records:
-        """Return what to record of another graph so that its ranges are known."""
+        """Return the records that the ranges of another graph are made from."""
         graph = _Graph(_tensors_in(view, shapes))
         self._graphs.append(graph)
         framed = {n.name for n in view.nodes if view.frame(n.index) is not None}
@@ -313,7 +313,7 @@ class Statistics:
             graph.last_runs[name] = graph.runs
 
     def ranges(self) -> Ranges:
-        """Return what was seen; tensors that never came are left out."""
+        """Return the ranges so far; tensors that never came are left out."""
         tensors = (each for graph in self._graphs for each in graph.tensors.values())
         runs = (graph.runs for graph in self._graphs)
         return Ranges(

@@ -1,1 +1,1 @@
-"""Whether the numbers hold: a rewritten graph beside float32, and the culprits."""
+"""A rewritten graph's numbers beside float32's: do they hold, and who is to blame?"""

@@ -97,7 +97,7 @@ def case_from_traced(graph: Any, values: Mapping[str, Array]) -> GraphCase:
 
 
 def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return what a function's variables hold, and their names, by name of the handle.
+    """Return the values and names of a function's variables, by name of the handle.
 
     Other tensors that it has captured are among the values, as `node:output`.
     """
@@ -293,7 +293,7 @@ class _Captured:
     values: dict[str, Array] = dataclasses.field(default_factory=dict)
 
     def tap(self, content: Content) -> Tap:
-        """Return what records the first value of one of the graph's contents."""
+        """Return a tap that records the first value of one of the graph's contents."""
 
         def keep(value: Array) -> None:
             # The graph may have run before.

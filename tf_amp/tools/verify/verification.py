@@ -1,4 +1,4 @@
-"""What is found of a rewritten graph's numbers; prints and serializes itself.
+"""The numbers of a rewritten graph beside float32's, and how they are judged.
 
 A tensor holds if its error keeps to the tolerance, or to a few times that of two
 controls: float32 run once more, and float32 with its inputs and weights rounded to 16
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from rich.console import Group
@@ -82,7 +82,7 @@ class Culprit:
 
 
 class Judgement(enum.Enum):
-    """What is said of a tensor, the worst last; the value is what the table prints."""
+    """How a tensor is judged, the worst last; the value is what the table prints."""
 
     INFORMATION = "not judged"
     NOTHING = "nothing to judge"
@@ -191,7 +191,7 @@ class Verification(Display, Stored):
         return Judgement.NOISY if check.mixed.relative <= most else Judgement.BEYOND
 
     def _is_next_to_nothing(self, check: TensorCheck) -> bool:
-        """Return whether a tensor and its error are rounding beside its neighbors.
+        """Tell whether a tensor and its error are rounding beside its neighbors.
 
         Float32 does not know its value either: it is zero there, or rounded inputs
         move it by its own size. And the error keeps to the tolerance beside the largest
@@ -215,16 +215,17 @@ class Verification(Display, Stored):
 
     @property
     def ok(self) -> bool:
-        """Whether no tensor is farther off than it may be."""
+        """True if no tensor is farther off than it may be."""
         return not self.failing
 
     @property
     def failing(self) -> tuple[TensorCheck, ...]:
         """The tensors that do not hold, the worst first."""
         bad = (Judgement.BEYOND, Judgement.NOT_FINITE)
-        found = [c for c in self.checks if self.verdict_on(c) in bad]
-        found.sort(key=lambda c: (-c.mixed.non_finite, -c.mixed.relative))
-        return tuple(found)
+        failing = (c for c in self.checks if self.verdict_on(c) in bad)
+        return tuple(
+            sorted(failing, key=lambda c: (-c.mixed.non_finite, -c.mixed.relative))
+        )
 
     @property
     def verdict(self) -> str:
@@ -270,41 +271,38 @@ def default_tolerance(low_dtype: str) -> float:
     return _TOLERANCE_IN_EPSILONS * _EPSILON[low_dtype]
 
 
-def _good(found: Verification) -> str:
-    noisy, nothing = _with(found, Judgement.NOISY), _with(found, Judgement.NOTHING)
-    judged = len(found.checks) - len(_with(found, Judgement.INFORMATION)) - len(nothing)
-    if not noisy:
-        holding = _with(found, Judgement.HOLDS)
-        worst = max((c.mixed.relative for c in holding), default=0.0)
-        return (
-            f"The numbers hold: {judged} of {judged} tensors within the tolerance of "
-            f"{found.tolerance:.2g}, the worst relative error is {worst:.2g}."
-            f"{_of_nothing(nothing)}"
-        )
-    return (
+def _good(verification: Verification) -> str:
+    groups: dict[Judgement, list[TensorCheck]] = {each: [] for each in Judgement}
+    for check in verification.checks:
+        groups[verification.verdict_on(check)].append(check)
+    noisy, nothing = groups[Judgement.NOISY], groups[Judgement.NOTHING]
+    holding = groups[Judgement.HOLDS]
+    judged, tolerance = len(noisy) + len(holding), verification.tolerance
+    text = (
         f"Not the plan's doing: {len(noisy)} of {judged} tensors are beyond the "
-        f"tolerance of {found.tolerance:.2g}, but float32 moves them as far when its "
-        f"inputs and weights are merely rounded to {found.low_dtype}, or when it is "
+        f"tolerance of {tolerance:.2g}, but float32 moves them as far when its inputs "
+        f"and weights are merely rounded to {verification.low_dtype}, or when it is "
         "run again. The computation is ill-conditioned for these inputs."
-        f"{_of_nothing(nothing)}"
     )
+    if not noisy:
+        worst = max((c.mixed.relative for c in holding), default=0.0)
+        text = (
+            f"The numbers hold: {judged} of {judged} tensors within the tolerance of "
+            f"{tolerance:.2g}, the worst relative error is {worst:.2g}."
+        )
+    if nothing:
+        what = counted(len(nothing), "tensor is", "tensors are")
+        text += (
+            f" {what} next to nothing beside the rest of the layer, in float32 too, "
+            f"such as {nothing[0].kind} {nothing[0].name!r}: there is nothing to judge."
+        )
+    return text
 
 
-def _of_nothing(checks: Sequence[TensorCheck]) -> str:
-    """Say of tensors that are rounding alone that they are."""
-    if not checks:
-        return ""
-    what = counted(len(checks), "tensor is", "tensors are")
-    return (
-        f" {what} next to nothing beside the rest of the layer, in float32 too, "
-        f"such as {checks[0].kind} {checks[0].name!r}: there is nothing to judge."
-    )
-
-
-def _bad(found: Verification) -> str:
-    failing = found.failing
+def _bad(verification: Verification) -> str:
+    failing = verification.failing
     worst = failing[0]
-    count = f"{len(failing)} of {len(found.checks)} tensors"
+    count = f"{len(failing)} of {len(verification.checks)} tensors"
     if worst.mixed.non_finite:
         return (
             f"The numbers do not hold: {count} fail; {worst.kind} {worst.name!r} has "
@@ -313,22 +311,18 @@ def _bad(found: Verification) -> str:
     control = max(worst.noise.relative, worst.rounded.relative if worst.rounded else 0)
     return (
         f"The numbers do not hold: {count} beyond the tolerance of "
-        f"{found.tolerance:.2g}; {worst.kind} {worst.name!r} is off by "
+        f"{verification.tolerance:.2g}; {worst.kind} {worst.name!r} is off by "
         f"{worst.mixed.relative:.2g}, where the controls move it by {control:.2g}."
     )
 
 
-def _cause(found: Verification) -> str:
-    if found.culprits is None:
+def _cause(verification: Verification) -> str:
+    if verification.culprits is None:
         return ""
-    if not found.culprits:
+    if not verification.culprits:
         return " No operation that could be kept in float32 fixes it."
-    what = counted(len(found.culprits), "operation")
-    return f" It holds with {what} in float32 (found in {found.tries} tries):"
-
-
-def _with(found: Verification, verdict: Judgement) -> list[TensorCheck]:
-    return [c for c in found.checks if found.verdict_on(c) is verdict]
+    what = counted(len(verification.culprits), "operation")
+    return f" It holds with {what} in float32 (found in {verification.tries} tries):"
 
 
 def _cells(check: TensorCheck) -> tuple[str, ...]:

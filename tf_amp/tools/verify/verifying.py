@@ -180,7 +180,7 @@ def verified(
     bisect: bool = False,
     data: str = "",
 ) -> Verification:
-    """Return what is found of a case's rewrite.
+    """Run a case as it is and rewritten, and return the verification.
 
     What the case lacks to be run is made up. The tolerance is for relative errors;
     None: 8 roundings of the type. To bisect is to look for the operations that must be
@@ -326,7 +326,7 @@ class _Search:
         self.tries = 0
 
     def holds_with(self, cleared: Sequence[str]) -> bool:
-        """Return whether the numbers hold with some suspects in float32."""
+        """Try whether the numbers hold with some suspects in float32."""
         if len(cleared) == len(self.suspects):
             return True
         if not cleared:

@@ -56,7 +56,7 @@ def outputs_of(
 def gradients_of(
     view: GraphView, lists: OpLists, shapes: Shapes, variables: Mapping[str, str]
 ) -> tuple[Watched, ...]:
-    """Return what updates the variables of a training step, each tensor once.
+    """Return the tensors that update variables of a training step, each once.
 
     The lists bound the arithmetic of updates; variables have names for people by name
     of the handle.
@@ -116,7 +116,7 @@ class _Search:
         return Watched(name, kind, where, reader.input), port
 
     def is_read_outside(self, update: Node) -> bool:
-        """Return whether what is computed depends on the variable, as on a weight."""
+        """Tell whether results depend on the variable, as on a weight."""
         handle = self._handle(update)
         for reader in self.view.readers(Port(handle.index, 0)):
             node = self.view.nodes[reader.node]
