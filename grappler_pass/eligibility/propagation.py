@@ -16,8 +16,8 @@ from grappler_pass.eligibility.fused_ops import products_alone
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.regions import UNREACHED, SlotEdges, spread
 from grappler_pass.eligibility.rules import RuleInput, refusals
-from grappler_pass.eligibility.sensitivity import ProductErrors, Roundings
-from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
+from grappler_pass.eligibility.sensitivity import CarriedErrors, Sensitivity
+from grappler_pass.eligibility.ties import TensorLists, ties_of
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
@@ -72,17 +72,17 @@ def constrain(
       fault_of: returns why the 16-bit kernel of a node may not be used, if so.
     """
     low = DTYPE_ENUMS[low_dtype]
-    slots, roundings = SlotTable.from_view(view), None
-    of_lists = list_ties(view, slots)
-    members = list_members(of_lists, slots)
+    slots, sensitivity = SlotTable.from_view(view), None
+    of_lists = TensorLists.from_view(view, slots)
+    members = of_lists.members(slots)
     excluded_by = excludes(exclude, dict(view.item.excluded))
     alone = products_alone(view, low)
     if uses_lists:
-        errors = ProductErrors(view, slots, shapes, lists, low, members, excluded_by)
-        roundings = Roundings(errors)
-        alone |= roundings.products_alone
+        errors = CarriedErrors(view, slots, shapes, lists, low, members, excluded_by)
+        sensitivity = Sensitivity(errors)
+        alone |= sensitivity.products_alone
     slots = slots.with_float32_results(alone)
-    ties, escapes = all_ties(view, slots, lists, of_lists, members)
+    ties, escapes = ties_of(view, slots, lists, of_lists, members)
     case = RuleInput(
         view=view,
         slots=slots,
@@ -91,7 +91,7 @@ def constrain(
         excluded_by=excluded_by,
         ranges=dict(ranges),
         uses_lists=uses_lists,
-        roundings=roundings,
+        sensitivity=sensitivity,
         escapes=escapes,
         edges=SlotEdges.from_view(view, slots, lists, ties),
         fault_of=fault_of,

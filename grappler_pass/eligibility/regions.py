@@ -7,9 +7,9 @@ are what surrounds scaled gradients.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE
 from grappler_pass.graph.op_lists import OpLists
@@ -17,7 +17,6 @@ from grappler_pass.graph.op_table import ALLOW, SUMMING_GRADIENT_OPS
 from grappler_pass.graph.op_traits import has_effects, is_update
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node
-from grappler_pass.graph.walks import reached
 
 UNREACHED = -1
 
@@ -65,19 +64,39 @@ def first_of(*walks: Sequence[int]) -> list[int]:
 _Member = TypeVar("_Member", int, tuple[int, int])
 
 
+class Unions(Generic[_Member]):
+    """Sets of what is joined in pairs (union-find)."""
+
+    def __init__(self) -> None:
+        """Begin with nothing joined."""
+        self._above: dict[_Member, _Member] = {}
+
+    def join(self, first: _Member, second: _Member) -> None:
+        """Make one set of those of two members."""
+        self._above[self._top(second)] = self._top(first)
+
+    def groups(self) -> list[tuple[_Member, ...]]:
+        """Return the sets of what was joined, they and their members in order."""
+        sets: dict[_Member, list[_Member]] = {}
+        for member in sorted(self._above):
+            sets.setdefault(self._top(member), []).append(member)
+        return list(map(tuple, sets.values()))
+
+    def _top(self, member: _Member) -> _Member:
+        above = self._above
+        top = above.setdefault(member, member)
+        while above[top] != top:
+            # Halve the path.
+            above[top] = top = above[above[top]]
+        return top
+
+
 def connected(pairs: Iterable[tuple[_Member, _Member]]) -> list[tuple[_Member, ...]]:
     """Return the sets of what pairs connect, they and their members in order."""
-    neighbors: dict[_Member, list[_Member]] = defaultdict(list)
-    for first, second in pairs:
-        neighbors[first].append(second)
-        neighbors[second].append(first)
-    found: list[tuple[_Member, ...]] = []
-    seen: set[_Member] = set()
-    for start in sorted(neighbors):
-        if start not in seen:
-            found.append(tuple(sorted(reached([start], neighbors.__getitem__))))
-            seen.update(found[-1])
-    return found
+    unions = Unions[_Member]()
+    for pair in pairs:
+        unions.join(*pair)
+    return unions.groups()
 
 
 class SlotEdges(NamedTuple):

@@ -26,7 +26,7 @@ from grappler_pass.eligibility.regions import (
     first_of,
     spread,
 )
-from grappler_pass.eligibility.sensitivity import Roundings
+from grappler_pass.eligibility.sensitivity import Sensitivity
 from grappler_pass.graph.op_lists import Listing, OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
@@ -52,7 +52,7 @@ class RuleInput:
       excluded_by: node to what the user excluded it by, or empty.
       ranges: name of a node to how its tensors leave the safe range.
       uses_lists: whether the four lists count.
-      roundings: what rounding harms; None where that does not count.
+      sensitivity: what rounding harms; None where that does not count.
       escapes: slots of lists of tensors and of reserve spaces that escape, and why.
       edges: float32 edges between slots.
       fault_of: why the 16-bit kernel of a node may not be used; "" where it may.
@@ -65,7 +65,7 @@ class RuleInput:
     excluded_by: Callable[[NodeDef], str]
     ranges: Mapping[str, str]
     uses_lists: bool
-    roundings: Roundings | None
+    sensitivity: Sensitivity | None
     escapes: Mapping[int, Reason]
     edges: SlotEdges
     fault_of: Callable[[SlotTable, Node], str]
@@ -326,7 +326,7 @@ def _by_start(case: RuleInput, starts: list[int], cause: Cause) -> Refusals:
 
 def _harmful_roundings(case: RuleInput) -> Refusals:
     """What would be less exact in 16 bits than with products' operands cast by hand."""
-    if case.roundings is None:
+    if case.sensitivity is None:
         return
     freed = case.lists.freed
     for node, own in case.nodes_with_slots:
@@ -335,7 +335,7 @@ def _harmful_roundings(case: RuleInput) -> Refusals:
         # The types of what is fused behind a product that is alone in 16 bits.
         alone = case.slots.has_float32_results(node.index)
         for slot in own[1:] if alone else own:
-            harm = case.roundings.harm(node, slot)
+            harm = case.sensitivity.harm(node, slot)
             if harm is not None:
                 yield slot, harm
 

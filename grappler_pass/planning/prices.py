@@ -7,7 +7,7 @@ error of each. What the assignment problem makes of them is `cut_problem`'s.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 
 from tensorflow.core.framework import types_pb2
 
@@ -99,6 +99,7 @@ class Pricer:
         self._priced_down: set[Port] = set()
         self._cast_errors: dict[Port, float] = {}
         self._calls: dict[int, OpCall] = {}
+        self._epilogues = self._find_epilogues()
 
     def prices(self, eligible: Sequence[bool]) -> Prices:
         """Price every node at float32, and with its casts low if a slot is eligible."""
@@ -159,7 +160,8 @@ class Pricer:
 
     def _runs(self, node: Node) -> float:
         """Return how often a node's own kernel runs per step."""
-        return 0.0 if self._is_fused(node) else self._view.weight(node.index)
+        is_fused = node.index in self._epilogues
+        return 0.0 if is_fused else self._view.weight(node.index)
 
     def price(self, node: Node, dtype: str) -> Price:
         """Return the price of one execution of a node."""
@@ -202,41 +204,43 @@ class Pricer:
             known = self._calls[node.index] = op_call_of(node, self._slots, self.spec)
         return known
 
-    def _is_fused(self, node: Node) -> bool:
-        """Return whether a node will be one kernel with what it reads, in either type.
+    def _find_epilogues(self) -> dict[int, int]:
+        """Return the nodes that will be one kernel with an operand, and with which.
 
         That is a bias that the pass has put behind a product, the sum with a tensor of
         the same shape, and what activates it, where nothing else reads what lies
-        between.
+        between; in either type.
         """
-        return self._fused_operand(node) is not None
+        epilogues: dict[int, int] = {}
+        for i in self._view.order:
+            node = self._view.nodes[i]
+            if node.op not in _FUSED_OPS or node.device_type != "CPU":
+                continue
+            is_sum_of_two = node.op in ADDITION_OPS and len(node.inputs) == 2
+            for position in (0, 1) if is_sum_of_two else (0,):
+                if self._continues(node, position, epilogues):
+                    epilogues[i] = position
+                    break
+        return epilogues
 
-    def _fused_operand(self, node: Node) -> int | None:
-        """Return which operand a node will be one kernel with; None of none."""
-        if node.op not in _FUSED_OPS or node.device_type != "CPU":
-            return None
-        is_sum_of_two = node.op in ADDITION_OPS and len(node.inputs) == 2
-        positions = (0, 1) if is_sum_of_two else (0,)
-        return next((at for at in positions if self._continues(node, at)), None)
-
-    def _continues(self, node: Node, position: int) -> bool:
+    def _continues(self, node: Node, position: int, epilogues: Container[int]) -> bool:
         """Return whether a kernel of a product goes on with what reads it here."""
-        before = self._view.nodes[node.inputs[position].node]
-        readers = self._view.readers(Port(before.index, 0))
+        view = self._view
+        before = view.nodes[node.inputs[position].node]
+        readers = view.readers(Port(before.index, 0))
         if any(r.node != node.index and self._is_needed(r.node) for r in readers):
             return False
         if node.op == "BiasAdd":
             return before.op in PRODUCT_OPS and REWRITTEN in node.proto.attr
-        if node.op in ADDITION_OPS:
-            return before.op == "BiasAdd" and self._adds_to_bias(node, before)
-        return self._is_fused(before)
-
-    def _adds_to_bias(self, node: Node, biased: Node) -> bool:
+        if before.index not in epilogues:
+            return False
+        if node.op not in ADDITION_OPS:
+            return True
         shapes = {self.spec(port).shape for port in node.inputs}
-        return len(shapes) == 1 and None not in shapes and self._is_fused(biased)
+        return before.op == "BiasAdd" and len(shapes) == 1 and None not in shapes
 
     def _is_needed(self, node: int) -> bool:
-        """Return whether anybody reads or awaits a node, or relies on it."""
+        """Return whether anything reads or awaits a node, or a caller relies on it."""
         view = self._view
         is_read = view.output_ports(node) or view.control_readers(node)
         return bool(is_read) or view.nodes[node].name in view.item.untouchable
@@ -244,9 +248,8 @@ class Pricer:
     def _parted(self, port: Port, price: Price, dtype: str) -> Price:
         """Add to a cast what its reader takes that is fused without the cast."""
         for reader in self._view.readers(port):
-            node = self._view.nodes[reader.node]
-            if reader.input == self._fused_operand(node):
-                alone = self.price(node, dtype)
+            if reader.input == self._epilogues.get(reader.node):
+                alone = self.price(self._view.nodes[reader.node], dtype)
                 price = price._replace(seconds=price.seconds + alone.seconds)
         return price
 
