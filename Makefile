@@ -24,7 +24,7 @@ LEARNS := test_a_program_computes_in_16_bits_and_learns_as_well
 WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 	tests/grappler_pass/eligibility/test_fused_half.py \
 	tests/grappler_pass/fusions tests/grappler_pass/graph/test_fusions.py \
-	tests/grappler_pass/pricing/test_product_epilogues.py \
+	tests/grappler_pass/planning/test_product_epilogues.py \
 	tests/grappler_pass/rewriting/test_patterns_numerics.py \
 	tests/tf_amp/config/test_devices.py \
 	tests/tf_amp/training/fusions/test_batch_statistics.py \

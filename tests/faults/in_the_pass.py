@@ -15,10 +15,7 @@ _SECONDS = "grappler_pass/planning/prices.py"
 
 _COLORING = f"{_PASS}/rewriting/test_patterns_coloring.py"
 _REWRITING = f"{_PASS}/rewriting/test_rewriting.py"
-_LIMITS = f"{_PASS}/eligibility/test_propagation_limits.py"
-_PROPAGATION = f"{_PASS}/eligibility/test_propagation.py"
-_TIED = f"{_PASS}/eligibility/test_propagation_ties.py"
-_ROUNDINGS = f"{_PASS}/eligibility/numerics/test_roundings.py"
+_CASES = f"{_PASS}/eligibility/test_cases.py"
 
 _OF_CASTS = (
     Fault(
@@ -100,98 +97,98 @@ _OF_ELIGIBILITY = (
         _RULES,
         "    if uses_lists and place.list_name == DENY:\n",
         "    if uses_lists and op == DENY:\n",
-        (_PROPAGATION,),
+        (_CASES,),
     ),
     Fault(
         "An infer op behind a denied one goes to 16 bits.",
         _RULES,
         "    _deny_taint,\n    _escaping,\n",
         "    _escaping,\n",
-        (_PROPAGATION,),
+        (_CASES,),
     ),
     Fault(
         "Low precision spreads to what reads a product, and not to what it reads.",
         "grappler_pass/eligibility/propagation.py",
         "both_ways = list(map(operator.add, edges.readers, edges.sources))",
         "both_ways = edges.readers",
-        (_PROPAGATION, _COLORING),
+        (_CASES, _COLORING),
     ),
     Fault(
         "The arithmetic of an optimizer goes to 16 bits.",
         _RULES,
         "    _state_updates,\n    _fixed_and_listed,\n",
         "    _fixed_and_listed,\n",
-        (_LIMITS, _PROPAGATION),
+        (_CASES,),
     ),
     Fault(
         "What comes behind the unscaling of gradients goes to 16 bits.",
         _RULES,
         "    _behind_barriers,\n    _behind_loss_scales,\n",
         "    _behind_loss_scales,\n",
-        (_LIMITS,),
+        (_CASES,),
     ),
     Fault(
         "The value that each iteration of a loop computes with is rounded before it.",
         _SENSITIVITY,
         "        if node.index in self._repeated:\n            return Cause.REPEATED\n",
         "",
-        (_ROUNDINGS,),
+        (_CASES,),
     ),
     Fault(
         "A comparison with a maximum has another type than the maximum.",
         _TIES,
-        "    pairs += selection_ties(view, slots, members)\n",
+        "    _selections,\n",
         "",
-        (f"{_PASS}/eligibility/numerics/test_selections.py", _TIED),
+        (f"{_PASS}/eligibility/test_selections.py", _CASES),
     ),
     Fault(
         "A whole number on its way to an index passes through 16 bits.",
         f"{_ELIGIBILITY}/exactness.py",
         "                to_integer += own\n",
         "                pass\n",
-        (f"{_PASS}/eligibility/numerics/test_exactness.py",),
+        (_CASES,),
     ),
     Fault(
         "A random draw is compared in 16 bits.",
         f"{_ELIGIBILITY}/exactness.py",
         "            magnified += own\n",
         "            pass\n",
-        (f"{_PASS}/eligibility/numerics/test_exactness.py",),
+        (_CASES,),
     ),
     Fault(
         "A constant of -1e9 becomes infinite in float16.",
         f"{_ELIGIBILITY}/exactness.py",
         "            large.append(own[0])\n",
         "            pass\n",
-        (f"{_PASS}/eligibility/numerics/test_exactness.py", _PROPAGATION),
+        (_CASES,),
     ),
     Fault(
         "A pattern that excludes an op does not exclude its gradients.",
         "grappler_pass/eligibility/exclusions.py",
         "    if not inner:\n        return\n",
         "    return\n",
-        (_LIMITS,),
+        (_CASES,),
     ),
     Fault(
         "What is fetched or fed may change its type.",
         _RULES,
         "        elif node.name in untouchable:\n",
         "        elif node.name in untouchable and case.fault_of is None:\n",
-        (_LIMITS, _COLORING),
+        (_CASES, _COLORING),
     ),
     Fault(
         "The two ends of a reserve space of cuDNN have different types.",
         _TIES,
-        "    pairs += end_ties(view, slots, groups)\n",
-        "",
+        "            join(ends[0], slot)\n",
+        "            pass\n",
         (f"{_PASS}/eligibility/test_reserve_spaces.py",),
     ),
     Fault(
         "A loop variable changes its type on its way around the loop.",
         _TIES,
-        "    pairs += loop_ties(view, slots)\n",
+        "    _loops,\n",
         "",
-        (_TIED,),
+        (_CASES,),
     ),
     Fault(
         "A float16 kernel of a CPU is chosen for a layout that it refuses.",
@@ -205,37 +202,37 @@ _OF_SENSITIVITY = (
     Fault(
         "An activation is rounded before something of its size is subtracted.",
         _SENSITIVITY,
-        "        if grade is Grade.ACTIVATED:\n            return Cause.NEAR_NUMBERS\n",
-        "        if grade is Grade.ACTIVATED:\n            return _Way.GOES_ON\n",
-        (_ROUNDINGS,),
+        '("SUMS", Cause.NO_PRODUCT, Cause.NEAR_NUMBERS, Exposure.HIDDEN)',
+        '("SUMS", Cause.NO_PRODUCT, Exposure.PASSES, Exposure.HIDDEN)',
+        (_CASES,),
     ),
     Fault(
         "The argument of a logarithm is rounded.",
         _SENSITIVITY,
-        "            case Errors.MAGNIFIES:\n                return Cause.MAGNIFIED\n",
-        "            case Errors.MAGNIFIES:\n                return on\n",
-        (_ROUNDINGS,),
+        '("MAGNIFIES", Cause.MAGNIFIED, Cause.MAGNIFIED, Cause.MAGNIFIED)',
+        '("MAGNIFIES", Cause.MAGNIFIED, Exposure.PASSES, Cause.MAGNIFIED)',
+        (_CASES,),
     ),
     Fault(
         "Summands that cancel, as in the gradient of a softmax, are rounded.",
         _SENSITIVITY,
         "self._cancelled = self._cancelling()",
         "self._cancelled = dict[Port, Reason]()",
-        (_ROUNDINGS,),
+        (_CASES,),
     ),
     Fault(
         "Any number of residual sums in a row is rounded after each.",
         _SENSITIVITY,
         "LONGEST_CHAIN = 4\n",
         "LONGEST_CHAIN = 400\n",
-        (_ROUNDINGS,),
+        (_CASES,),
     ),
     Fault(
         "A bias is taken to be no larger than the product it is fused with.",
         _SENSITIVITY,
-        "                grade = min(grade, Grade.BIASED)\n",
-        "                pass\n",
-        (_ROUNDINGS, _REWRITING),
+        "error=min(carried.error, Error.BIASED)",
+        "error=carried.error",
+        (_CASES, _REWRITING),
     ),
 )
 _OF_KERNELS = (
@@ -244,7 +241,7 @@ _OF_KERNELS = (
         "grappler_pass/eligibility/known_wrong.py",
         "return _divides(32, row) and _above(row, 63) and _below(c.depth, 32)",
         "return _divides(32, row) and _above(row, 64) and _below(c.depth, 32)",
-        (f"{_PASS}/kernels/test_known_wrong.py",),
+        (f"{_PASS}/eligibility/test_known_wrong.py",),
     ),
     Fault(
         "A kernel that an earlier check has found wrong is used.",
@@ -269,14 +266,14 @@ _OF_COSTS = (
         "        return price\n",
         "            price = price._replace(seconds=price.seconds + NODE_SECONDS)\n"
         "        return price._replace(seconds=0.0)\n",
-        (f"{_PASS}/pricing/test_pricing.py",),
+        (f"{_PASS}/planning/test_pricing.py",),
     ),
     Fault(
         "Every op takes twice as long in 16 bits as it does.",
         _SECONDS,
         "            low = self.price(node, self._low_dtype)\n",
         "            low = _times(self.price(node, self._low_dtype), 2.0)\n",
-        (f"{_PASS}/pricing/test_pricing.py",),
+        (f"{_PASS}/planning/test_pricing.py",),
     ),
     Fault(
         "What an op moves is counted in bits.",
@@ -302,16 +299,16 @@ _OF_COSTS = (
     Fault(
         "What runs in a loop is charged for one iteration.",
         _SECONDS,
-        "return 0.0 if self._is_fused(node) else self._view.weight(node.index)",
-        "return 0.0 if self._is_fused(node) else 1.0",
-        (f"{_PASS}/pricing/test_pricing.py",),
+        "return 0.0 if is_fused else self._view.weight(node.index)",
+        "return 0.0 if is_fused else 1.0",
+        (f"{_PASS}/planning/test_pricing.py",),
     ),
     Fault(
         "What crosses devices takes as long in 16 bits as in 32.",
         _SECONDS,
         "share = seconds / 2 if goes_low else seconds",
         "share = seconds",
-        (f"{_PASS}/pricing/test_pricing.py",),
+        (f"{_PASS}/planning/test_pricing.py",),
     ),
     Fault(
         "One of three readers is charged a third of the cast that it needs.",

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.ties import selection_ties
-from grappler_pass.graph.type_slots import SlotTable
-from grappler_pass.graph.view import GraphView
 from tests.equivalence import Baseline, assert_equivalent
 from tests.programs import Program
 from tests.rewriters import rewritten_by, settings_of
@@ -79,12 +76,3 @@ def test_a_threshold_taken_from_the_values_themselves(low_dtype: str) -> None:
         settings = settings_of(low_dtype, "O2", exclude=(kept,))
         rewrite = rewritten_by(program.graph_def, program.item, settings)
         assert colors(rewrite.graph_def, "largest below") in ("L L", "F F")
-
-
-def test_a_comparison_with_anything_else_is_free() -> None:
-    with sketch() as s:
-        y = tf.matmul(s.feed(4, 8), s.weight(8, 8))
-        tf.equal(tf.reshape(y, [8, 4]), 0.0)
-        tf.reduce_max(y)
-        view = GraphView.from_graph_def(s.graph.as_graph_def())
-    assert list(selection_ties(view, SlotTable.from_view(view), {})) == []

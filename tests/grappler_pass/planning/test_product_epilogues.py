@@ -61,7 +61,7 @@ def test_a_bias_goes_with_its_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert low_nodes() == ["product", "scaled", "shifted", "second"]
-    monkeypatch.setattr(Pricer, "_fused_operand", lambda self, node: None)
+    monkeypatch.setattr(Pricer, "_find_epilogues", lambda self: {})
     assert "shifted" not in low_nodes()
 
 
@@ -90,7 +90,7 @@ def test_so_does_the_sum_with_a_shortcut(monkeypatch: pytest.MonkeyPatch) -> Non
     broadcast = planned(SHORTCUT, x=(16, 1, 1, 256), exclude=("second",))
     rows = {row.slot.node: row for row in broadcast.decisions}
     assert rows["shifted"].seconds_float32 > 0.0
-    monkeypatch.setattr(Pricer, "_fused_operand", lambda self, node: None)
+    monkeypatch.setattr(Pricer, "_find_epilogues", lambda self: {})
     rows = {row.slot.node: row for row in planned(SHORTCUT).decisions}
     assert rows["shifted"].seconds_float32 > 0.0
 
