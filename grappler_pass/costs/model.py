@@ -301,7 +301,7 @@ class CostModel:
         return known
 
     def expected(self, call: OpCall, dtype: str) -> Expected | None:
-        """Return what the profile alone predicts.
+        """Return the seconds that the profile alone predicts.
 
         None where no kernel runs, or a size is guessed: neither teaches anything.
         """
@@ -320,7 +320,7 @@ class CostModel:
         return price._replace(error=with_guesses(price.error, call))
 
     def _corrected(self, op: str, works: Sequence[Work], dtype: str) -> Price:
-        """Return what the profile predicts, corrected by what steps have taught."""
+        """Return the profile's price, corrected by what steps have taught."""
         price = price_from_profile(self.profile, works, dtype)
         if not works or not self.learned.lessons:
             return price

@@ -257,7 +257,7 @@ def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
 
 
 def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return what a fused op does after its product, or the plain ops instead."""
+    """Return the work behind a fused op's product, or of the plain ops instead."""
     names = texts(call.attrs.get("fused_ops"))
     if not names:
         return ()

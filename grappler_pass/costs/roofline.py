@@ -2,7 +2,7 @@
 
 On a GPU matrix products take as long as their tiles fill its multiprocessors: a library
 cuts the result into tiles and gives each multiprocessor one at a time, so that small
-products leave some of them idle (wave quantization), narrow ones compute what nobody
+products leave some of them idle (wave quantization), narrow ones compute what was not
 asked for (tile quantization), and small tiles read more than the cache delivers. Where
 there are fewer tiles than multiprocessors the sum is cut as well.
 

@@ -97,7 +97,7 @@ def differentiated(name: str) -> str:
 
 
 def _behind_gradient_scope(plain: str) -> str:
-    """Return what follows the last scope of gradients in a name; empty without one."""
+    """Return the name behind the last scope of gradients; empty without one."""
     scopes = list(_GRADIENT_SCOPE.finditer(plain))
     return plain[scopes[-1].end() :] if scopes else ""
 

@@ -108,42 +108,22 @@ def split_fused(
 ) -> Sequence[NodeDef]:
     """Return the parts of a retyped fused node, or the node alone if it can stay.
 
+    Before   conv(fused: BiasAdd, Relu)
+    After    conv/tf_amp_Conv2D --> conv/tf_amp_BiasAdd --> conv
+
     Args:
       proto: a node whose low slots are already retyped.
       low_dtype: DataType of the low side.
       unused: makes a node name unique.
-      device_type: that the node runs on.
+      device_type: that the node runs on; "" splits it whatever runs there.
       has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
         fused op also takes one of shape [1, 1, 1, channels].
       product_alone: whether what is fused behind stays float32, with a cast between.
       shape: of the product, if it may have another when it runs: its `lost_shape`.
     """
-    if not product_alone and not needs_split(proto, low_dtype, device_type):
+    can_stay = device_type and not needs_split(proto, low_dtype, device_type)
+    if can_stay and not product_alone:
         return (proto,)
-    return parted(
-        proto,
-        low_dtype,
-        unused,
-        has_flat_bias=has_flat_bias,
-        product_alone=product_alone,
-        shape=shape,
-    )
-
-
-def parted(
-    proto: NodeDef,
-    low_dtype: int,
-    unused: Callable[[str], str],
-    *,
-    has_flat_bias: bool,
-    product_alone: bool = False,
-    shape: Shape | None = None,
-) -> Sequence[NodeDef]:
-    """Return the parts of a fused node; arguments as of `split_fused`.
-
-    Before   conv(fused: BiasAdd, Relu)
-    After    conv/tf_amp_Conv2D --> conv/tf_amp_BiasAdd --> conv
-    """
     parts = parts_of(proto)
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []

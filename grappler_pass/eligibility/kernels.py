@@ -100,7 +100,7 @@ class Kernel:
 def described(key: str) -> str:
     """Return a kernel's key as people read it: op, type and shapes.
 
-    What is no key, of a file that somebody has changed, is returned as it is.
+    What is no key, of a file that was changed, is returned unchanged.
     """
     try:
         fields = json.loads(key)
@@ -288,7 +288,7 @@ class BatchProduct(NamedTuple):
 
 
 def role_of(op: str) -> Role:
-    """Return what an op computes."""
+    """Return the product of a convolution that an op computes, or what else."""
     if op in _BATCH_PRODUCTS:
         return Role.BATCH_PRODUCT
     return _CONVOLUTIONS.get(op, (Role.OTHER,))[0]

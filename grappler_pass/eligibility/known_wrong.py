@@ -72,7 +72,7 @@ _BY_REFERENCE = frozenset({"DepthwiseConv2dNativeBackpropFilter"})
 _BY_REFERENCE_IF_FUSED = frozenset({"_FusedMatMul"})
 
 # On GPUs TensorFlow fuses it in float32 and float16 alone (`IsGpuCompatibleDataType` in
-# remapper.cc), and only if cublasLt is asked for: nobody's bfloat16 has run there.
+# remapper.cc), and only if cublasLt is asked for: no program's bfloat16 has run there.
 _UNFUSED_ON_GPUS = frozenset({"_FusedMatMul"})
 
 

@@ -4,7 +4,7 @@ Two reads of a variable see the same value if no write can lie between them: eve
 that may write the variable runs after both, or before both; then they may share one
 cast. A read inside a loop may move in front of it if every write runs after the read.
 
-A read of a ref variable (`VariableV2`) copies nothing, nor does what hands the read on:
+A read of a ref variable (`VariableV2`) copies nothing, nor does what passes it on:
 
     variable --> Identity --> Enter --> matmul     (every iteration)
     variable --> AssignAdd                         (every iteration)
@@ -120,7 +120,7 @@ class RefReads(NamedTuple):
       ports: all of them.
       late: data inputs that read such a tensor when it may have been written since it
         was made.
-      passing: nodes that hand such a tensor on to one of these inputs.
+      passing: nodes that pass such a tensor on to one of these inputs.
     """
 
     ports: frozenset[Port] = frozenset()
@@ -141,7 +141,7 @@ class RefReads(NamedTuple):
     def awaited(
         self, view: GraphView, port: Port, reader: Node | None
     ) -> tuple[int, ...]:
-        """Return what a cast of a tensor is to wait for by control edges.
+        """Return the nodes that a cast of a tensor waits for by control edges.
 
         TensorFlow moves casts ahead of an Identity and the like, without what that
         waits for: such control inputs become the cast's own. So does what a reader
@@ -378,7 +378,7 @@ def variables_updated_by_rows(view: GraphView) -> frozenset[object]:
 
 
 def variable_of(view: GraphView, port: Port) -> object:
-    """Return what identifies the variable behind a handle."""
+    """Return a key of the variable behind a handle."""
     node = view.nodes[port.node]
     while node.op in _PASS_HANDLE:
         port = node.inputs[input_behind(node.op, port.output)]

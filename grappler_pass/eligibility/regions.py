@@ -209,7 +209,7 @@ def _drop_nodes_read_outside(
 def live_nodes(view: GraphView) -> frozenset[int]:
     """Return the nodes that a fetched, preserved or stateful node needs.
 
-    Where nothing is fetched or preserved, what nobody reads counts as fetched.
+    Where nothing is fetched or preserved, what has no reader counts as fetched.
     """
     stateful = (node.index for node in view.nodes if has_effects(node.op))
     return view.behind([*view.roots, *stateful])
@@ -241,7 +241,7 @@ def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
 def _behind(
     view: GraphView, mark: str, also: list[int], enters: Callable[[Node], bool]
 ) -> list[int]:
-    """Return what each node is reached from: a marked one, or one of some others."""
+    """Return the node that each is reached from: a marked one, or one of others."""
     # `in` first: reading a missing key of a protobuf map creates it.
     attrs = ((node.index, node.proto.attr) for node in view.nodes)
     starts = [*(i for i, attr in attrs if mark in attr and attr[mark].b), *also]

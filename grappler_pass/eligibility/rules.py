@@ -42,6 +42,7 @@ from grappler_pass.graph.type_slots import (
 from grappler_pass.graph.view import GraphView, Node
 
 Refusals = Iterator[tuple[int, Reason]]
+Rule = Callable[["RuleInput"], Refusals]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,20 +111,30 @@ def _untrue_types(case: RuleInput) -> Refusals:
                     yield slot, Reason(Cause.NOT_FLOAT32, f"reads {dtype_name(given)}")
 
 
-def _held_by_caller(case: RuleInput) -> Refusals:
+def _of_nodes(rule: Callable[[RuleInput, Node], Reason | None]) -> Rule:
+    """Return the rule that refuses all slots of the nodes that a rule refuses."""
+
+    @functools.wraps(rule)
+    def of_slots(case: RuleInput) -> Refusals:
+        for node, own in case.nodes_with_slots:
+            reason = rule(case, node)
+            if reason is not None:
+                yield from ((slot, reason) for slot in own)
+
+    return of_slots
+
+
+@_of_nodes
+def _held_by_caller(case: RuleInput, node: Node) -> Reason | None:
     """What is fetched, fed, preserved or excluded, and casts, which stay as written."""
-    untouchable = case.view.item.untouchable
-    for node, own in case.nodes_with_slots:
-        reason = None
-        if node.op == "Cast":
-            reason = Reason(Cause.CAST)
-        elif node.name in untouchable:
-            reason = Reason(Cause.PRESERVED)
-        elif why := case.excluded_by(node.proto):
-            cause = Cause.OWN if why.startswith(OWN) else Cause.EXCLUDED
-            reason = Reason(cause, why.removeprefix(OWN))
-        if reason is not None:
-            yield from ((slot, reason) for slot in own)
+    if node.op == "Cast":
+        return Reason(Cause.CAST)
+    if node.name in case.view.item.untouchable:
+        return Reason(Cause.PRESERVED)
+    if why := case.excluded_by(node.proto):
+        cause = Cause.OWN if why.startswith(OWN) else Cause.EXCLUDED
+        return Reason(cause, why.removeprefix(OWN))
+    return None
 
 
 def _behind_barriers(case: RuleInput) -> Refusals:
@@ -156,15 +167,13 @@ def _by_region(case: RuleInput, region: list[int], cause: Cause) -> Refusals:
             yield from ((slot, reason) for slot in own)
 
 
-def _fixed_and_listed(case: RuleInput) -> Refusals:
+@_of_nodes
+def _fixed_and_listed(case: RuleInput, node: Node) -> Reason | None:
     """Ops whose types cannot change, and those that the lists keep in float32."""
-    reason_of = functools.cache(functools.partial(_op_reason, case.uses_lists))
-    for node, own in case.nodes_with_slots:
-        reason = reason_of(node.op, case.lists.place_of(node.proto))
-        if reason is not None:
-            yield from ((slot, reason) for slot in own)
+    return _op_reason(case.uses_lists, node.op, case.lists.place_of(node.proto))
 
 
+@functools.lru_cache(maxsize=4096)
 def _op_reason(uses_lists: bool, op: str, place: Listing) -> Reason | None:
     fixed = why_fixed(op, place.list_name not in (None, DENY))
     if is_random(op):
@@ -238,28 +247,25 @@ def _kernel_reasons(
             yield None
 
 
-def _fused_afterwards(case: RuleInput) -> Refusals:
+@_of_nodes
+def _fused_afterwards(case: RuleInput, node: Node) -> Reason | None:
     """In float16 on a CPU, what TensorFlow fuses afterwards into what runs badly."""
-    if case.low_dtype != DTYPE_ENUMS["float16"]:
-        return
-    for node, own in case.nodes_with_slots:
-        if node.device_type != "CPU":
-            continue
-        if known_wrong.becomes_swish(case.view, node):
-            reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
-            yield from ((slot, reason) for slot in own)
-        elif known_wrong.becomes_biased_product(case.view, node):
-            reason = Reason(Cause.SLOW_KERNEL, "_FusedMatMul in float16 on CPU")
-            yield from ((slot, reason) for slot in own)
+    if case.low_dtype != DTYPE_ENUMS["float16"] or node.device_type != "CPU":
+        return None
+    if known_wrong.becomes_swish(case.view, node):
+        return Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
+    if known_wrong.becomes_biased_product(case.view, node):
+        return Reason(Cause.SLOW_KERNEL, "_FusedMatMul in float16 on CPU")
+    return None
 
 
-def _slow_kernels(case: RuleInput) -> Refusals:
+@_of_nodes
+def _slow_kernels(case: RuleInput, node: Node) -> Reason | None:
     """What no optimized kernel of oneDNN computes."""
-    for node, own in case.nodes_with_slots:
-        if known_wrong.is_by_reference(node.op, case.low_dtype, node.device_type):
-            low_name = DTYPE_NAMES[case.low_dtype]
-            reason = Reason(Cause.SLOW_KERNEL, f"{node.op} in {low_name} on CPU")
-            yield from ((slot, reason) for slot in own)
+    if not known_wrong.is_by_reference(node.op, case.low_dtype, node.device_type):
+        return None
+    low_name = DTYPE_NAMES[case.low_dtype]
+    return Reason(Cause.SLOW_KERNEL, f"{node.op} in {low_name} on CPU")
 
 
 def _exact_values(case: RuleInput) -> Refusals:
@@ -298,12 +304,12 @@ def _beside_decompositions(case: RuleInput) -> Refusals:
     return _by_start(case, first_of(operands, results), Cause.DECOMPOSITION)
 
 
-def _measured_ranges(case: RuleInput) -> Refusals:
+@_of_nodes
+def _measured_ranges(case: RuleInput, node: Node) -> Reason | None:
     """What makes or reads tensors that were seen to leave the safe range."""
-    for node, own in case.nodes_with_slots if case.ranges else ():
-        why = next(filter(None, map(case.ranges.get, local_names(node.name))), None)
-        if why is not None:
-            yield from ((slot, Reason(Cause.MEASURED_RANGE, why)) for slot in own)
+    names = local_names(node.name) if case.ranges else ()
+    why = next(filter(None, map(case.ranges.get, names)), None)
+    return None if why is None else Reason(Cause.MEASURED_RANGE, why)
 
 
 def _deny_taint(case: RuleInput) -> Refusals:
@@ -345,16 +351,15 @@ def _escaping(case: RuleInput) -> Refusals:
     yield from case.escapes.items()
 
 
-def _wrong_kernels(case: RuleInput) -> Refusals:
+@_of_nodes
+def _wrong_kernels(case: RuleInput, node: Node) -> Reason | None:
     """What a kernel of TensorFlow computes wrongly, as far as that is known."""
-    for node, own in case.nodes_with_slots:
-        fault = case.fault_of(case.slots, node)
-        if fault:
-            yield from ((slot, Reason(Cause.WRONG_KERNEL, fault)) for slot in own)
+    fault = case.fault_of(case.slots, node)
+    return Reason(Cause.WRONG_KERNEL, fault) if fault else None
 
 
 # The first rule that refuses a slot gives the reason.
-_RULES = (
+_RULES: tuple[Rule, ...] = (
     _other_types,
     _untrue_types,
     _held_by_caller,

@@ -156,7 +156,7 @@ class CarriedErrors:
                 self._of_lists.update(dict.fromkeys(group, _worst(put)))
 
     def of(self, port: Port) -> Carried:
-        """Return what a tensor carries; statistics beside a result are in float32."""
+        """Return the error of a tensor; statistics beside a result are in float32."""
         node, carried = self.view.nodes[port.node], self.of_nodes[port.node]
         if node.op == "IdentityN":
             return carried._replace(error=self.of(node.inputs[port.output]).error)
@@ -277,7 +277,7 @@ class CarriedErrors:
         return Error.PRODUCT if source == self.low_dtype else Error.FLOAT32
 
     def _product(self, node: Node) -> Carried:
-        """Return what a product with what is fused behind it carries."""
+        """Return the error of a product with what is fused behind it."""
         carried = Carried(Error.PRODUCT)
         for name, own in fused_parts(node.proto):
             is_full_size = carried.error in _OF_FULL_SIZE
@@ -291,7 +291,7 @@ class CarriedErrors:
         return carried
 
     def _plus(self, carried: Carried, port: Port) -> Carried:
-        """Return what becomes of a value to which another of its size is added."""
+        """Return the error of a sum of two values of one size."""
         other = self.of(port)
         total = Carried(
             min(carried.error, other.error),
@@ -492,7 +492,7 @@ class Sensitivity:
         self._exposed = self._reached_by(self._exposures, Exposure.PASSES)
 
     def harm(self, node: Node, slot: int) -> Reason | None:
-        """Return what a node harms if a slot of it is in 16 bits; None if nothing."""
+        """Return the harm that a slot in 16 bits does; None if it does none."""
         error = self._errors.of_nodes[node.index].error
         kind = self._kinds[node.index]
         if kind is Errors.JUMPS:
@@ -570,7 +570,7 @@ class Sensitivity:
     def _harm_behind(
         self, node: Node, position: int, exposure: Exposure
     ) -> Reason | None:
-        """Return what an operand's rounding harms where the results of a node go."""
+        """Return the harm of an operand's rounding where a node's results go."""
         if exposure is Exposure.ABSORBED:
             return None
         harmed = self._leaving if exposure is Exposure.HIDDEN else self._exposed
@@ -580,7 +580,7 @@ class Sensitivity:
     # Walks over tensors. Of all that a list holds, one stands for the others.
 
     def _place(self, port: Port) -> Port:
-        """Return what stands for a tensor: of all that a list holds, its first node."""
+        """Return the port that stands for a tensor: one for all that a list holds."""
         members = self._members.get(port.node)
         return Port(members[0], 0) if members else port
 
@@ -705,7 +705,7 @@ class Sensitivity:
         return self._exposure(node, position, self._errors.of(port).error)
 
     def _exposure(self, node: Node, position: int, error: Error) -> _Exposed:
-        """Return what becomes of a value that carries an error at an operand."""
+        """Return the exposure of a rounding at an operand that carries an error."""
         kind = self._kinds[node.index]
         if error in (Error.PRODUCT, Error.EXACT) or kind is Errors.IGNORES:
             return Exposure.ABSORBED
@@ -723,7 +723,7 @@ class Sensitivity:
     def _in_particular(
         self, node: Node, position: int, error: Error
     ) -> _Exposed | None:
-        """Return what becomes of an operand where more than the op decides; or None."""
+        """Return the exposure at an operand where more than the op decides; or None."""
         kind = self._kinds[node.index]
         is_bare = error is Error.FLOAT32
         result = self._errors.of_nodes[node.index].error

@@ -120,7 +120,7 @@ class TensorLists(NamedTuple):
 
 
 def _handles(slots: SlotTable, node: Node) -> list[Port]:
-    """Return what of a node's inputs and outputs are handles."""
+    """Return the inputs and outputs of a node that are handles."""
     i = node.index
     return [
         *(

@@ -65,7 +65,7 @@ class Problem(NamedTuple):
 
 
 def cast_seconds(term: CastTerm, low: Sequence[bool]) -> float:
-    """Return what the casts at one port cost under an assignment."""
+    """Return the seconds of the casts at one port under an assignment."""
     readers_low = [r != FLOAT32_SIDE and low[r] for r in term.readers]
     if term.producer != FLOAT32_SIDE and low[term.producer]:
         return 0.0 if all(readers_low) else term.up_seconds
@@ -73,7 +73,7 @@ def cast_seconds(term: CastTerm, low: Sequence[bool]) -> float:
 
 
 def seconds_of_flips(problem: Problem, low: Sequence[bool]) -> list[float]:
-    """Return what the assignment costs more if one variable changes, for each."""
+    """Return for each variable the seconds that its change would add."""
     own = zip(low, problem.float32_seconds, problem.low_seconds, strict=True)
     more = [f32_s - low_s if is_low else low_s - f32_s for is_low, f32_s, low_s in own]
     flipped = list(low)

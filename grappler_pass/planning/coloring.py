@@ -227,7 +227,7 @@ def _variance(float32: float, low: float, *, is_learned: bool) -> float:
 
 
 def fault_of(draft: Draft) -> Callable[[SlotTable, Node], str]:
-    """Return what tells why the 16-bit kernel of a node may not be used, if so."""
+    """Return a function from a node to why its 16-bit kernel may not be used."""
     settings, kernels = draft.settings, draft.settings.kernels
 
     def fault(slots: SlotTable, node: Node) -> str:
@@ -364,7 +364,7 @@ def _has_own_figures(draft: Draft, node: int) -> bool:
 def _gain(
     draft: Draft, variables: Variables, problem: Problem, low: Sequence[bool]
 ) -> Gain:
-    """Return what an assignment gains per step."""
+    """Return the gain of an assignment per step."""
     seconds = problem.seconds([False] * variables.count) - problem.seconds(low)
     priced = priced_nodes(draft, variables)
     low_nodes = (node for node, variable, _, _ in priced if low[variable])

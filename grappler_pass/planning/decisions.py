@@ -121,7 +121,7 @@ def _peaks(draft: Draft) -> tuple[Peak, Peak]:
 
 
 def _seconds_of_nodes(draft: Draft, cast_seconds: Mapping[int, float]) -> float:
-    """Return what all nodes take under the plan with their casts."""
+    """Return the seconds of all nodes under the plan with their casts."""
     low_nodes = draft.low_nodes
     both = zip(draft.prices.float32, draft.prices.low, strict=True)
     return sum(
@@ -211,7 +211,7 @@ def _reason(
 
 
 def _saved(draft: Draft, slot: int) -> float:
-    """Return what a slot's node takes less in 16 bits, without casts."""
+    """Return the seconds that a slot's node saves in 16 bits, without casts."""
     if draft.prices is None:
         return 0.0
     node = draft.slots.node_of[slot]

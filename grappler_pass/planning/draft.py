@@ -62,7 +62,7 @@ class Trial:
       shapes: static shapes by name of node, of `before`.
       seconds_before: predicted of `before`.
       seconds_after: predicted of `after`.
-      name: of the graph, for people and to know it again.
+      name: of the graph, shown and to recognize it by.
       peak_bytes: predicted of live activations, of the larger graph.
       is_certain: whether the predicted gain is so large that no doubt is left.
       is_sure: whether it is large enough for prices alone to decide.
@@ -141,7 +141,7 @@ class Settings:
         XLA does.
       home: where nodes run that name no device; None: all of them name one.
       own_steps: decide at O1 what the prices leave uncertain; None: prices decide.
-      memory: knows plans that are not to be made anew; None: all are.
+      memory: knows plans that are not to be made again; None: all are.
       fusions: names of the rewrites beside types, of `fusions.RULES`.
       keeps_weights: whether the process keeps what its graphs compute of variables
         alone (`fusions.kept_weights`): its variables change seldom.
@@ -247,6 +247,6 @@ class Draft:
 
     @property
     def written_slots(self) -> tuple[int, ...]:
-        """Slots of what hands on a variable that may be written before it is read."""
+        """Slots of what passes on a variable that may be written before it is read."""
         passing = self.reads.refs.passing
         return tuple(slot for node in passing for slot in self.slots.slots_of[node])

@@ -2,13 +2,13 @@
 
 A tensor lives from the node that writes it to its last reader, in the order of the
 graph's view. Views share the tensor they look at, an op that writes what it reads may
-reuse a tensor nobody else wants, and a cast copies. Variables, constants and arguments
-are left out, and so are constants that are cast beforehand; what is cast as the graph
-runs is not. A weight is read, and so cast, as a step begins; what is kept between calls
-lives all the time. A loop counts with one iteration, and with what its lists hold after
-all of them. Sizes that are unknown are guessed as for prices. Not counted are what
-kernels need for themselves, a variable's copy where it is written while its old value
-is still read, and what the allocator does not fill.
+reuse a tensor that has no other reader, and a cast copies. Variables, constants and
+arguments are left out, and so are constants that are cast beforehand; what is cast as
+the graph runs is not. A weight is read, and so cast, as a step begins; what is kept
+between calls lives all the time. A loop counts with one iteration, and with what its
+lists hold after all of them. Sizes that are unknown are guessed as for prices. Not
+counted are what kernels need for themselves, a variable's copy where it is written
+while its old value is still read, and what the allocator does not fill.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class _Liveness:
         self._kept.append((first, buffer, read[0]))
 
     def _reused(self, moment: int) -> int:
-        """Return the bytes that are written over what nobody else will read."""
+        """Return the bytes that are written over tensors without another reader."""
         read, size = self._reusable[moment]
         last = (b for b in read if b is not None and b.death == moment)
         return size if any(buffer.size == size for buffer in last) else 0

@@ -1,7 +1,7 @@
 """From shapes and a cost model to seconds per step.
 
 Of every node at both dtypes, of every cast, as often as its loop runs it, with the
-error of each. What the assignment problem makes of them is `cut_problem`'s.
+error of each. What the assignment problem makes of them is `coloring`'s.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Pricer:
         return _times(float32, weight), _times(low, weight), call
 
     def executor_seconds(self, node: Node) -> float:
-        """Return what running a node takes per step beside its kernel."""
+        """Return the seconds per step of running a node beside its kernel."""
         is_cpu = self.model(node).profile.kind == "cpu"
         return NODE_SECONDS * self._runs(node) if is_cpu else 0.0
 
@@ -171,7 +171,7 @@ class Pricer:
         return self.model(node).price(self.call(node), dtype)
 
     def _product_alone_price(self, node: Node, fused: Price) -> Price:
-        """Return what a low product takes with its cast and what is fused behind it."""
+        """Return the price of a low product, its cast and what is fused behind it."""
         call = self.call(node)
         product = call._replace(op=root_of(node.op) or node.op, inputs=call.inputs[:2])
         low = self.model(node).price(product, self._low_dtype)
@@ -381,7 +381,7 @@ class FusingPricer(Pricer):
         return 0.0
 
     def price(self, node: Node, dtype: str) -> Price:
-        """Return what a node takes, or adds to the kernel that it is part of."""
+        """Return the price of a node, or its share of the kernel that it is part of."""
         model = self.model(node)
         if node.op in VIEW_OPS:
             return _FREE

@@ -3,7 +3,7 @@
 Inference forgets the elements of a tensor list that goes around a loop, and with them
 every shape in the backward pass of a recurrent network. What was pushed shows what is
 popped; a few rules carry the shape on. A wrong guess makes a price wrong. Where
-rounding harms hangs on what is broadcast, too, so of that nothing is guessed.
+rounding does harm depends on what is broadcast, too, so of that nothing is guessed.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
 from grappler_pass.costs import OpCall, TensorSpec
-from grappler_pass.eligibility.fused_ops import cast_node, parted, parts_of
+from grappler_pass.eligibility.fused_ops import cast_node, parts_of, split_fused
 from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.graph.device_types import Home, device_type_at
 from grappler_pass.graph.editing import Graph, name_in, new_constant, new_node, texts_of
@@ -91,7 +91,9 @@ def _with_parts(graph_def: GraphDef, names: Collection[str]) -> GraphDef:
     for node in graph_def.node:
         if node.name in names and parts_of(node):
             dtype = node.attr["T"].type
-            *parts, last = parted(node, dtype, graph.unused, has_flat_bias=True)
+            *parts, last = split_fused(
+                node, dtype, graph.unused, device_type="", has_flat_bias=True
+            )
             graph.put(last, *parts)
     return graph.to_graph_def()
 
