@@ -172,8 +172,8 @@ _OF_ELIGIBILITY = (
     Fault(
         "What is fetched or fed may change its type.",
         _RULES,
-        "        elif node.name in untouchable:\n",
-        "        elif node.name in untouchable and case.fault_of is None:\n",
+        "    if node.name in case.view.item.untouchable:\n",
+        "    if node.name in case.view.item.untouchable and case.fault_of is None:\n",
         (_CASES, _COLORING),
     ),
     Fault(
@@ -181,7 +181,7 @@ _OF_ELIGIBILITY = (
         _TIES,
         "            join(ends[0], slot)\n",
         "            pass\n",
-        (f"{_PASS}/eligibility/test_reserve_spaces.py",),
+        (_CASES,),
     ),
     Fault(
         "A loop variable changes its type on its way around the loop.",

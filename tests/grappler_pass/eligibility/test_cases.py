@@ -15,7 +15,7 @@ products of which the second reads NODE, `behind: NODE` behind the last product;
 was not commented, divided by semicolons; `tied` and `untied` name nodes of which each
 agrees with the first, or does not; `alone` a fused node of which only the product may
 be in 16 bits; `ties: 0` says that nothing is tied. `each: A B = 1 : x | 2 : y` makes a
-case of each alternative.
+case of each alternative, in which 1 or 2 stands for A. `@GPU` is a device of a GPU.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def parsed(text: str, graphs: dict[str, str]) -> Case:
     for each in filter(None, settings.get("also", "").split(";")):
         name, _, rest = each.strip().partition(" ")
         expected[name] = rest
-    graph = "\n".join(lines)
-    if first := settings.get("on"):
-        graph = f"{graphs.get(first) or getattr(small_graphs, first)}\n{graph}"
+    graph = on_others(settings.get("on"), graphs) + "\n".join(lines)
     if last := settings.get("between"):
         graph += f"\nafter = MatMul({last}, w)\nfetch = Identity(after)"
     if last := settings.get("behind"):
@@ -71,27 +69,48 @@ def parsed(text: str, graphs: dict[str, str]) -> Case:
     return Case(settings, graph, expected)
 
 
+def on_others(name: str | None, graphs: dict[str, str]) -> str:
+    """Return the text of a graph by its name, after that of the one that it is on."""
+    if name is None:
+        return ""
+    text = graphs.get(name) or getattr(small_graphs, name)
+    first = re.match(r"\s*on: (\w+)\n", text)
+    own = text[first.end() :] if first else text
+    own = own.replace("@GPU", "@/device:ABSENT_GPU:0")
+    return f"{on_others(first[1] if first else None, graphs)}\n{own}\n"
+
+
 def alternatives(text: str) -> Iterator[tuple[str, str]]:
     """Yield what distinguishes each alternative of a case, and its text."""
     line = re.search(r"^each: (.*?) = (.*)$", text, re.MULTILINE)
     if line is None:
         yield "", text
         return
-    names = line[1].split()
-    rest = text.replace(line[0], "")
+    names, rest = line[1].split(), text.replace(line[0], "", 1)
     for values in line[2].split(" | "):
         filled = rest
         for name, value in zip(names, values.split(" : "), strict=True):
-            filled = re.sub(rf"\b{name}\b", value.strip(), filled)
-        yield f": {values}", filled
+            filled = filled.replace(name, value.strip())
+        yield from ((f": {values}{more}", made) for more, made in alternatives(filled))
+
+
+def parts_of(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield the mark, the title and the text of each graph and case of a file."""
+    parts = re.split(r"^(==|:=) (.*)$", path.read_text(), flags=re.MULTILINE)[1:]
+    return zip(*[iter(parts)] * 3, strict=True)
+
+
+def graph_called(file: str, name: str) -> str:
+    """Return a graph that cases of a file are on."""
+    parts = parts_of(FOLDER / f"{file}.txt")
+    return on_others(name, {title: text for mark, title, text in parts if mark == ":="})
 
 
 def cases() -> Iterator[object]:
     for path in sorted(FOLDER.glob("*.txt")):
         graphs: dict[str, str] = {}
-        _, *parts = re.split(r"^(==|:=) (.*)$", path.read_text(), flags=re.MULTILINE)
-        for kind, title, text in zip(*[iter(parts)] * 3, strict=True):
-            if kind == ":=":
+        for mark, title, text in parts_of(path):
+            if mark == ":=":
                 graphs[title] = text
                 continue
             for which, filled in alternatives(text):
@@ -103,7 +122,7 @@ def test_a_graph_is_colored_as_its_case_says(case: Case) -> None:
     settings = case.settings
     fetched = ["fetch"] if re.search(r"^fetch = ", case.graph, re.MULTILINE) else []
     colored = color(
-        case.graph,
+        case.graph.replace("@GPU", "@/device:ABSENT_GPU:0"),
         fetch=settings.get("fetch", " ".join(fetched)),
         feed=settings.get("feed", ""),
         low_dtype=settings.get("dtype", "bfloat16"),
