@@ -110,42 +110,52 @@ def bodies_of(
     without an allow op. `shapes` of the graph are asked for once, if at all.
     """
     library = library_of(graph_def)
-    wanted = {name for name in library if _may_gain(name, library, lists)}
-    collector = _Collector(library, wanted, lists)
-    found = [collector.noted(Body("", graph_def, item, functools.cache(shapes)))]
+    functions = _Functions(library, lists)
+    bodies = [functions.noted(Body("", graph_def, item, functools.cache(shapes)))]
     for name in callers_first(graph_def.node, library):
-        body = collector.body(name) if name in wanted else None
+        body = functions.body(name)
         if body is not None:
-            found.append(body)
-    return tuple(found)
+            bodies.append(body)
+    return tuple(bodies)
 
 
-def _may_gain(name: str, library: Library, lists: OpLists) -> bool:
-    """Return whether a function, or one that it calls, has an allow op."""
-    names = (name, *reachable_from(library[name].node_def, library))
-    return any(
-        lists.list_of(node.op) == ALLOW for n in names for node in library[n].node_def
-    )
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a function does with its arguments.
+
+    Attributes:
+      updating: numbers of the floating ones that only serve to update variables.
+      unread: numbers of those that it does not read.
+      unscales: whether a result is behind a barrier, wherever its arguments come from.
+    """
+
+    updating: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
+    unscales: bool = False
 
 
-class _Collector:
-    """Bodies one after another, each with what its callers know of it."""
+class _Functions:
+    """The functions of a library: what callers know of each, and what they do.
 
-    def __init__(self, library: Library, wanted: set[str], lists: OpLists) -> None:
+    Bodies are asked for callers first, since what is known where a function is called
+    is noted with its callers.
+    """
+
+    def __init__(self, library: Library, lists: OpLists) -> None:
         self._library = library
-        self._wanted = wanted
-        self._facts = FactsOfFunctions(library, lists)
+        self._lists = lists
+        self._facts: dict[str, Facts] = {}
         self._sites: dict[str, list[_Site]] = {}
+        self._wanted = {name for name in library if self._may_gain(name)}
 
     def body(self, name: str) -> Body | None:
+        """Return the body of a function; None where it can't be taken, or gain."""
         sites = self._sites.get(name)
-        if not sites:
+        if not sites or name not in self._wanted:
             return None
-        function = self._library[name]
+        function, library = self._library[name], self._library
         try:
-            graph_def, item = graph_from_function(
-                function, self._library, sites[0].known
-            )
+            graph_def, item = graph_from_function(function, library, sites[0].known)
         except FunctionError:
             return None
         unscaled = frozenset[int]().union(*(site.unscaled for site in sites))
@@ -159,36 +169,100 @@ class _Collector:
         )
         return self.noted(body)
 
+    def _may_gain(self, name: str) -> bool:
+        """Return whether a function, or one that it calls, has an allow op."""
+        library = self._library
+        names = (name, *reachable_from(library[name].node_def, library))
+        nodes = (node for each in names for node in library[each].node_def)
+        return any(self._lists.list_of(node.op) == ALLOW for node in nodes)
+
     def noted(self, body: Body) -> Body:
         """Return a body whose item knows of its calls; remember these for later."""
         if not any(call_of(node, self._library) for node in body.graph_def.node):
             return body
         view = GraphView.from_graph_def(body.graph_def, body.item)
-        item = self._facts.completed(body.item, view)
+        item = self._completed(body.item, view)
         body = dataclasses.replace(body, item=item)
         behind = behind_barriers(dataclasses.replace(view, item=item))
-        for node in view.nodes:
-            call = call_of(node.proto, self._library)
-            if call is not None and not self._wanted.isdisjoint(call.functions):
-                site = self._site(body, view, node, call, behind)
-                for name in call.functions:
-                    self._sites.setdefault(name, []).append(site)
+        for node, call in self._calls_in(view):
+            if self._wanted.isdisjoint(call.functions):
+                continue
+            arguments = node.inputs[call.first :]
+            weight = body.weight * view.weight(node.index)
+            if node.op in WHILE_OPS:
+                weight *= trip_count_of(view, node.index, self._library)
+            site = _Site(
+                tuple(_known(body, view, port) for port in arguments),
+                frozenset(
+                    i for i, p in enumerate(arguments) if behind[p.node] != UNREACHED
+                ),
+                weight,
+            )
+            for name in call.functions:
+                self._sites.setdefault(name, []).append(site)
         return body
 
-    def _site(
-        self, body: Body, view: GraphView, node: Node, call: Call, behind: list[int]
-    ) -> _Site:
-        arguments = node.inputs[call.first :]
-        weight = body.weight * view.weight(node.index)
-        if node.op in WHILE_OPS:
-            weight *= trip_count_of(view, node.index, self._library)
-        return _Site(
-            tuple(_known(body, view, port) for port in arguments),
-            frozenset(
-                i for i, port in enumerate(arguments) if behind[port.node] != UNREACHED
-            ),
-            weight,
+    def _calls_in(self, view: GraphView) -> Iterator[tuple[Node, Call]]:
+        for node in view.nodes:
+            call = call_of(node.proto, self._library)
+            if call is not None:
+                yield node, call
+
+    def _completed(self, item: Item, view: GraphView) -> Item:
+        """Return an item that also says what the functions do that a graph calls."""
+        updates: list[tuple[str, int]] = []
+        barriers = list(item.barriers)
+        for node, call in self._calls_in(view):
+            facts = [self._facts_of(name) for name in call.functions]
+            # What updates in one, and in no other serves another purpose.
+            harmless = frozenset.intersection(*(f.updating | f.unread for f in facts))
+            updating = harmless & frozenset.union(*(f.updating for f in facts))
+            updates.extend((node.name, call.first + i) for i in sorted(updating))
+            if any(each.unscales for each in facts):
+                barriers.append(node.name)
+        return dataclasses.replace(
+            item, updates=tuple(updates), barriers=tuple(barriers)
         )
+
+    def _facts_of(self, name: str) -> Facts:
+        if name not in self._facts:
+            # A function that calls itself is met a second time.
+            self._facts[name] = Facts()
+            self._facts[name] = self._find(name)
+        return self._facts[name]
+
+    def _find(self, name: str) -> Facts:
+        try:
+            graph_def, item = graph_from_function(self._library[name], self._library)
+        except FunctionError:
+            return Facts()
+        view = GraphView.from_graph_def(graph_def, item)
+        view = dataclasses.replace(view, item=self._completed(item, view))
+        behind = behind_barriers(view)
+        unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
+        readers = [view.readers(Port(view.index[name], 0)) for name in item.feed]
+        unread = (number for number, read_by in enumerate(readers) if not read_by)
+        arguments = enumerate(self._library[name].signature.input_arg)
+        floats = {number for number, arg in arguments if arg.type in FLOATING}
+        updating = floats.intersection(self._updating(view, readers))
+        return Facts(frozenset(updating), frozenset(unread), unscales)
+
+    def _updating(
+        self, view: GraphView, readers: Sequence[Sequence[Reader]]
+    ) -> Iterator[int]:
+        """Yield the arguments of which every live reader is an update, or feeds one."""
+        region = state_update_region(view, self._lists)
+        live = live_nodes(view)
+        by_calls = set(view.item.updates)
+
+        def serves_update(reader: Reader) -> bool:
+            node = view.nodes[reader.node]
+            in_region = region[reader.node] != UNREACHED or is_update(node.op)
+            return in_region or (node.name, reader.input) in by_calls
+
+        for number, found in enumerate(readers):
+            if found and all(r.node not in live or serves_update(r) for r in found):
+                yield number
 
 
 def _known(body: Body, view: GraphView, port: Port) -> Known:
@@ -261,101 +335,6 @@ def _bound_outside(
         yield from _bounds(view, bound, library)
     else:
         yield from counts_in(bound.proto)
-
-
-@dataclasses.dataclass(frozen=True)
-class Facts:
-    """What a function does with its arguments.
-
-    Attributes:
-      updating: numbers of the floating ones that only serve to update variables.
-      unread: numbers of those that it does not read.
-      unscales: whether a result is behind a barrier, wherever its arguments come from.
-    """
-
-    updating: frozenset[int] = frozenset()
-    unread: frozenset[int] = frozenset()
-    unscales: bool = False
-
-
-_NONE = Facts()
-
-
-class FactsOfFunctions:
-    """The facts of each function of a library, found when first asked for."""
-
-    def __init__(self, library: Library, lists: OpLists) -> None:
-        """Answer for the functions of `library`, with `lists` of the low dtype."""
-        self._library = library
-        self._lists = lists
-        self._known: dict[str, Facts] = {}
-
-    def of(self, name: str) -> Facts:
-        """Return the facts of a function."""
-        if name not in self._known:
-            # A function that calls itself is met a second time.
-            self._known[name] = _NONE
-            self._known[name] = self._find(name)
-        return self._known[name]
-
-    def completed(self, item: Item, view: GraphView) -> Item:
-        """Return an item that also says what the functions do that a graph calls."""
-        updates: list[tuple[str, int]] = []
-        barriers = list(item.barriers)
-        for node in view.nodes:
-            call = call_of(node.proto, self._library)
-            if call is None:
-                continue
-            facts = [self.of(name) for name in call.functions]
-            updating = sorted(_updating_in_all(facts))
-            updates.extend((node.name, call.first + i) for i in updating)
-            if any(each.unscales for each in facts):
-                barriers.append(node.name)
-        return dataclasses.replace(
-            item, updates=tuple(updates), barriers=tuple(barriers)
-        )
-
-    def _find(self, name: str) -> Facts:
-        try:
-            graph_def, item = graph_from_function(self._library[name], self._library)
-        except FunctionError:
-            return _NONE
-        view = GraphView.from_graph_def(graph_def, item)
-        view = dataclasses.replace(view, item=self.completed(item, view))
-        behind = behind_barriers(view)
-        unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
-        readers = [view.readers(Port(view.index[name], 0)) for name in item.feed]
-        unread = (number for number, found in enumerate(readers) if not found)
-        floats = {
-            number
-            for number, arg in enumerate(self._library[name].signature.input_arg)
-            if arg.type in FLOATING
-        }
-        updating = floats.intersection(self._updating(view, readers))
-        return Facts(frozenset(updating), frozenset(unread), unscales)
-
-    def _updating(
-        self, view: GraphView, readers: Sequence[Sequence[Reader]]
-    ) -> Iterator[int]:
-        """Yield the arguments of which every live reader is an update, or feeds one."""
-        region = state_update_region(view, self._lists)
-        live = live_nodes(view)
-        by_calls = set(view.item.updates)
-
-        def serves_update(reader: Reader) -> bool:
-            node = view.nodes[reader.node]
-            in_region = region[reader.node] != UNREACHED or is_update(node.op)
-            return in_region or (node.name, reader.input) in by_calls
-
-        for number, found in enumerate(readers):
-            if found and all(r.node not in live or serves_update(r) for r in found):
-                yield number
-
-
-def _updating_in_all(facts: Sequence[Facts]) -> frozenset[int]:
-    """Return what updates in one function, and in no other serves another purpose."""
-    harmless = frozenset.intersection(*(f.updating | f.unread for f in facts))
-    return harmless & frozenset.union(*(f.updating for f in facts))
 
 
 def with_bodies(

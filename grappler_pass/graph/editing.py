@@ -39,6 +39,15 @@ def data_of(texts: Iterable[str]) -> list[str]:
     return [text for text in texts if not text.startswith("^")]
 
 
+def readers_by_name(nodes: Iterable[NodeDef]) -> Mapping[str, Sequence[NodeDef]]:
+    """Return what reads, or waits for, each node, each once."""
+    readers: dict[str, list[NodeDef]] = defaultdict(list)
+    for node in nodes:
+        for name in dict.fromkeys(map(name_in, node.input)):
+            readers[name].append(node)
+    return readers
+
+
 def new_node(
     op: str, name: str = "", inputs: Iterable[str] = (), device: str = "", **attrs: Any
 ) -> NodeDef:
@@ -165,6 +174,21 @@ class Graph:
         found = self._readers.get(text, ())
         return [Reader(self.nodes[name], position) for name, position in found]
 
+    def reading(self, text: str) -> list[NodeDef]:
+        """Return the nodes that read a tensor, or wait for a node's end."""
+        return [reader.node for reader in self.readers(text)]
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Names of nodes whose device others, colocated with them, are yet to get."""
+        waiting = (n for n in self.nodes.values() if _COLOCATION in n.attr)
+        return frozenset(
+            _colocated_with(value)
+            for node in waiting
+            if not node.device
+            for value in node.attr[_COLOCATION].list.s
+        )
+
     def read(self, reader: str, position: int, text: str) -> None:
         """Let an input of a node read another tensor."""
         node = self.edit(reader)
@@ -233,8 +257,11 @@ class Graph:
 def _forget_colocation(node: NodeDef, gone: Collection[str]) -> None:
     """Let a node no longer be colocated with nodes that are gone; it is written."""
     values = node.attr[_COLOCATION].list.s
-    names = (value.decode().removeprefix("loc:@") for value in values)
-    staying = [v for v, name in zip(values, names, strict=True) if name not in gone]
+    staying = [value for value in values if _colocated_with(value) not in gone]
     values[:] = staying
     if not staying:
         del node.attr[_COLOCATION]
+
+
+def _colocated_with(value: bytes) -> str:
+    return value.decode().removeprefix("loc:@")

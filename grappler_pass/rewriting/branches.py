@@ -10,16 +10,15 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import STAMP
-from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
-from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.named_graphs import (
-    Readers,
-    awaited,
-    copied,
+from grappler_pass.graph.editing import (
+    Graph,
+    data_of,
     name_in,
-    readers_in,
+    readers_by_name,
     texts_of,
 )
+from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
+from grappler_pass.graph.view import Item
 
 _BOUND = CONTROL_FLOW_OPS | {"_Retval"}
 _LOOPS = CONTROL_FLOW_OPS - {"Merge", "Switch"}
@@ -58,34 +57,33 @@ def lighten_branches(
     into a Merge or a loop; what is fetched, or colocated with; what a node waits for
     without using it; what is used on another device, and would be sent there in vain.
     """
+    graph = Graph(graph_def)
     nodes = [node for node in graph_def.node if part_of_name in node.name]
-    readers = readers_in(graph_def.node)
-    pivots = _pivots(graph_def, nodes, readers)
-    kept = item.untouchable | awaited(graph_def)
+    pivots = _pivots(graph, nodes)
+    kept = item.untouchable | graph.awaited
     outside: dict[str, _Outside] = {}
     # Switches, then what passes their outputs on.
     for op in ("Switch", "Identity"):
         for node in nodes:
             if node.op == op and node.name not in kept:
-                outside.update(_outside(node, pivots, readers, outside))
+                outside.update(_outside(node, pivots, graph, outside))
     if not outside:
         return None
-    gone = set(map(name_in, outside))
-    return copied(graph_def, lambda node: _inputs_of(node, outside), gone)
+    graph.redirect(lambda node: _inputs_of(node, outside), set(map(name_in, outside)))
+    return graph.to_graph_def()
 
 
-def _pivots(
-    graph_def: GraphDef, nodes: Sequence[NodeDef], readers: Readers
-) -> dict[str, _Pivots]:
+def _pivots(graph: Graph, nodes: Sequence[NodeDef]) -> dict[str, _Pivots]:
     """Return the pivots by predicate."""
-    loops = {node.name for node in graph_def.node if node.op == "LoopCond"}
+    loops = {node.name for node in graph.nodes.values() if node.op == "LoopCond"}
     found: dict[str, _Pivots] = {}
     for node in nodes:
         if node.op != "Switch" or node.input[0] != node.input[1]:
             continue
         if (predicate := node.input[1]) in loops:
             continue
-        names = _pivot(node, readers[node.name]), _pivot(node, readers[_taken(node)])
+        read_by = graph.reading(node.name), graph.reading(_taken(node))
+        names = _pivot(node, read_by[0]), _pivot(node, read_by[1])
         found.setdefault(predicate, _Pivots(node.device, node.name, names))
     return found
 
@@ -101,11 +99,11 @@ def _pivot(switch: NodeDef, readers: Sequence[NodeDef]) -> str:
 def _outside(
     node: NodeDef,
     pivots: Mapping[str, _Pivots],
-    readers: Readers,
+    graph: Graph,
     known: Mapping[str, _Outside],
 ) -> dict[str, _Outside]:
     """Return what the outputs of a Switch, or of an Identity after one, stand for."""
-    if not _is_free(node, readers):
+    if not _is_free(node, graph):
         return {}
     if node.op == "Identity" and node.input[0] in known:
         before = known[node.input[0]]
@@ -118,7 +116,7 @@ def _outside(
         return {}
     outputs = (node.name, _taken(node))
     sides = dict(zip(outputs, pivot.names, strict=True))
-    if any(readers[output] and not side for output, side in sides.items()):
+    if any(graph.reading(output) and not side for output, side in sides.items()):
         return {}
     controls = tuple(node.input[2:])
     return {
@@ -128,10 +126,10 @@ def _outside(
     }
 
 
-def _is_free(node: NodeDef, readers: Readers) -> bool:
+def _is_free(node: NodeDef, graph: Graph) -> bool:
     """Return whether a node can go: only ordinary nodes beside it read its outputs."""
-    read_by = (*readers[node.name], *readers[_taken(node)])
-    if not read_by or readers[f"^{node.name}"]:
+    read_by = (*graph.reading(node.name), *graph.reading(_taken(node)))
+    if not read_by or graph.readers(f"^{node.name}"):
         return False
     return all(r.op not in _BOUND and r.device == node.device for r in read_by)
 
@@ -168,7 +166,8 @@ def merge_equal_reads(
     Not done: what the caller relies on, and may feed with something else than the
     variable; reads that the pass is to treat differently, by an attribute of its own.
     """
-    kept = awaited(graph_def)
+    graph = Graph(graph_def)
+    kept = graph.awaited
     first: dict[Hashable, str] = {}
     instead: dict[str, str] = {}
     for node in graph_def.node:
@@ -182,11 +181,11 @@ def merge_equal_reads(
     if not instead:
         return None
     instead |= {f"^{name}": f"^{same}" for name, same in instead.items()}
-    return copied(
-        graph_def,
+    graph.redirect(
         lambda node: [instead.get(t.removesuffix(":0"), t) for t in node.input],
-        instead.keys(),
+        graph.nodes.keys() & instead.keys(),
     )
+    return graph.to_graph_def()
 
 
 def _what_is_read(node: NodeDef) -> Hashable:
@@ -213,7 +212,8 @@ def without_known_branches(
     Not done: a branch with a loop in it that never runs; a Merge that tells what it has
     chosen; what never runs, but is fetched.
     """
-    nodes = {node.name: node for node in graph_def.node}
+    graph = Graph(graph_def)
+    nodes = graph.nodes
     switches = {
         node.name: predicate
         for node in nodes.values()
@@ -231,13 +231,13 @@ def without_known_branches(
                 yield text.removesuffix(":1") if name_in(text) in switches else text
 
     merges = {
-        node.name: [text for text in inputs_of(node) if not text.startswith("^")]
+        node.name: data_of(inputs_of(node))
         for node in nodes.values()
         if node.op == "Merge" and node.name not in gone
     }
     chosen = {name for name in merges if len(merges[name]) < nodes[name].attr["N"].i}
     told = {f"{name}:1" for name in chosen}
-    kept = item.untouchable | awaited(graph_def)
+    kept = item.untouchable | graph.awaited
     if (
         not kept.isdisjoint(gone | switches.keys())
         or any(nodes[name].op in _LOOPS for name in gone)
@@ -245,11 +245,10 @@ def without_known_branches(
         or any(not told.isdisjoint(texts_of(node)) for node in nodes.values())
     ):
         return None
-    result = copied(graph_def, inputs_of, gone)
-    for node in result.node:
-        if node.name in switches or node.name in chosen:
-            _pass_on(node)
-    return result
+    graph.redirect(inputs_of, gone)
+    for name in nodes.keys() & (switches.keys() | chosen):
+        _pass_on(graph.edit(name))
+    return graph.to_graph_def()
 
 
 def _known(predicate: NodeDef | None) -> Iterator[bool]:
@@ -260,7 +259,7 @@ def _known(predicate: NodeDef | None) -> Iterator[bool]:
 
 def _never_run(nodes: Mapping[str, NodeDef], never: Collection[str]) -> set[str]:
     """Return the nodes that read, or wait for, outputs that are never made."""
-    readers = readers_in(nodes.values(), lambda node: set(map(name_in, texts_of(node))))
+    readers = readers_by_name(nodes.values())
     gone: set[str] = set()
 
     def is_missing(text: str) -> bool:
@@ -268,11 +267,10 @@ def _never_run(nodes: Mapping[str, NodeDef], never: Collection[str]) -> set[str]
 
     waiting = list(map(name_in, never))
     while waiting:
-        for node in readers[waiting.pop()]:
+        for node in readers.get(waiting.pop(), ()):
             texts = texts_of(node)
             if node.op == "Merge":
-                data = [text for text in texts if not text.startswith("^")]
-                never_runs = all(map(is_missing, data))
+                never_runs = all(map(is_missing, data_of(texts)))
             else:
                 never_runs = any(map(is_missing, texts))
             if never_runs and node.name not in gone:

@@ -19,21 +19,13 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence, S
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_BOOL, DT_FLOAT
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.editing import Graph, name_in, new_constant, texts_of
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS
 from grappler_pass.graph.view import Item
 from grappler_pass.graph.walks import function_attrs, reached
-from grappler_pass.rewriting.named_graphs import (
-    Readers,
-    awaited,
-    copied,
-    name_in,
-    readers_in,
-    texts_of,
-)
 
 # What is 1 where the scale is.
 _KEEPING_ONE = ENTER_OPS | {"Cast", "Identity", "Reciprocal", "Snapshot", "Switch"}
@@ -47,26 +39,25 @@ class _NotWholeError(AmpError):
     """A part of what is scaled may be elsewhere."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Graph:
-    """A graph by names, and by what is read.
+class _Scaled:
+    """A graph in which losses are scaled.
 
     Attributes:
-      outside: the nodes that do not adjust a loss scale, by name.
-      updating: those that do.
-      readers: the nodes outside by each of their inputs, as written in `texts_of`.
+      graph: all of it.
+      updating: the nodes that adjust a loss scale, by name.
+      outside: those that do not.
     """
 
-    outside: Mapping[str, NodeDef]
-    updating: Mapping[str, NodeDef]
-    readers: Readers
+    def __init__(self, graph_def: GraphDef) -> None:
+        self.graph = Graph(graph_def)
+        nodes = self.graph.nodes
+        self.updating = {name: nodes[name] for name in nodes if SCALE_UPDATE in name}
+        self.outside = {n: nodes[n] for n in nodes if n not in self.updating}
 
-    @classmethod
-    def from_graph_def(cls, graph_def: GraphDef) -> _Graph:
-        nodes = {node.name: node for node in graph_def.node}
-        updating = {name: nodes[name] for name in nodes if SCALE_UPDATE in name}
-        outside = {name: nodes[name] for name in nodes if name not in updating}
-        return cls(outside, updating, readers_in(outside.values()))
+    def reading(self, text: str) -> list[NodeDef]:
+        """Return the nodes outside that read a tensor."""
+        nodes = self.graph.reading(text)
+        return [node for node in nodes if node.name in self.outside]
 
 
 def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
@@ -75,20 +66,18 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
     None where there is no loss scale, or not the whole of it. The given graph is not
     written.
     """
-    graph = _Graph.from_graph_def(graph_def)
+    graph = _Scaled(graph_def)
     scales = [node for node in graph.outside.values() if SCALE in node.attr]
     if not scales or not graph.updating:
         return None
     try:
-        return _without(graph_def, graph, scales, item)
+        return _without(graph, scales, item)
     except _NotWholeError:
         return None
 
 
-def _without(
-    graph_def: GraphDef, graph: _Graph, scales: Sequence[NodeDef], item: Item
-) -> GraphDef:
-    kept = item.untouchable | awaited(graph_def)
+def _without(graph: _Scaled, scales: Sequence[NodeDef], item: Item) -> GraphDef:
+    kept = item.untouchable | graph.graph.awaited
     _check_calls(graph)
     _check_states(graph)
     ones = _ones(graph, scales)
@@ -103,19 +92,20 @@ def _without(
     instead = _Instead(graph, products, gone)
     for node in scales:
         instead.put_one(node)
-    result = copied(graph_def, instead.inputs_of, {*products, *gone})
-    result.node.extend(instead.made.values())
-    return result
+    graph.graph.redirect(instead.inputs_of, {*products, *gone})
+    for node in instead.made.values():
+        graph.graph.add(node)
+    return graph.graph.to_graph_def()
 
 
-def _check_calls(graph: _Graph) -> None:
+def _check_calls(graph: _Scaled) -> None:
     """Raise if the graph calls functions, which may scale or unscale for themselves."""
     for node in graph.outside.values():
         if any(function_attrs(node)):
             raise _NotWholeError(node.name)
 
 
-def _check_states(graph: _Graph) -> None:
+def _check_states(graph: _Scaled) -> None:
     """Raise if a state is read for more than to scale gradients here."""
     states = [
         node.name
@@ -124,7 +114,7 @@ def _check_states(graph: _Graph) -> None:
     ]
 
     def readers(name: str) -> Sequence[NodeDef]:
-        return (*graph.readers[name], *graph.readers[f"{name}:1"])
+        return (*graph.reading(name), *graph.reading(f"{name}:1"))
 
     def passed_on(name: str) -> list[str]:
         return [node.name for node in readers(name) if node.op in _PASSING_ON]
@@ -135,14 +125,14 @@ def _check_states(graph: _Graph) -> None:
                 raise _NotWholeError(node.name)
 
 
-def _ones(graph: _Graph, scales: Sequence[NodeDef]) -> set[str]:
+def _ones(graph: _Scaled, scales: Sequence[NodeDef]) -> set[str]:
     """Return the outputs that are 1 where the scales are."""
     ones: set[str] = set()
     waiting = [text for text in map(_scale_of, scales) if text is not None]
     while waiting:
         text = waiting.pop()
         ones.add(text)
-        for node in graph.readers[text]:
+        for node in graph.reading(text):
             factors = node.op == "Mul" and ones.issuperset(texts_of(node)[:2])
             outputs = {node.name} if factors or node.op in _KEEPING_ONE else set()
             outputs |= {f"{node.name}:1"} if node.op == "Switch" else set()
@@ -150,7 +140,7 @@ def _ones(graph: _Graph, scales: Sequence[NodeDef]) -> set[str]:
     return ones
 
 
-def _check_unscaled(graph: _Graph, ones: Set[str]) -> None:
+def _check_unscaled(graph: _Scaled, ones: Set[str]) -> None:
     """Raise if gradients are unscaled by what comes from elsewhere."""
     for node in graph.outside.values():
         if BARRIER in node.attr and ones.isdisjoint(texts_of(node)):
@@ -164,10 +154,11 @@ def _factor_beside_one(node: NodeDef, ones: Collection[str]) -> Iterator[str]:
         yield from others if len(others) == 1 else ()
 
 
-def _gone(graph: _Graph, kept: Collection[str]) -> set[str]:
+def _gone(graph: _Scaled, kept: Collection[str]) -> set[str]:
     """Return what nobody needs if it is not asked whether gradients are finite."""
     staying = set()
-    for text in graph.readers:
+    texts = (text for node in graph.outside.values() for text in texts_of(node))
+    for text in dict.fromkeys(texts):
         node = graph.updating.get(name_in(text))
         if node is None or text.startswith("^"):
             continue
@@ -195,7 +186,7 @@ class _Instead:
         they wait for.
     """
 
-    graph: _Graph
+    graph: _Scaled
     products: Mapping[str, str]
     gone: Collection[str]
     made: dict[Hashable, NodeDef] = dataclasses.field(default_factory=dict)
@@ -205,7 +196,9 @@ class _Instead:
         text = _scale_of(scale)
         assert text is not None, "looked at before"
         controls = [f"^{name_in(source)}" for source in texts_of(scale)]
-        self.made[text] = _constant(f"{scale.name}/one", scale, 1.0, controls)
+        self.made[text] = new_constant(
+            f"{scale.name}/one", 1.0, inputs=controls, device=scale.device
+        )
 
     def inputs_of(self, node: NodeDef) -> Iterator[str]:
         """Yield what a node that stays reads and waits for."""
@@ -228,8 +221,9 @@ class _Instead:
         if before not in self.made:
             controls = sorted({f"^{name_in(self._input(text))}" for text in before})
             number = sum(isinstance(key, frozenset) for key in self.made)
-            flag = _constant(f"tf_amp_finite/{number}", node, True, controls)
-            self.made[before] = flag
+            self.made[before] = new_constant(
+                f"tf_amp_finite/{number}", True, inputs=controls, device=node.device
+            )
         return self.made[before]
 
     def _before(self, node: NodeDef) -> Iterator[str]:
@@ -243,16 +237,6 @@ class _Instead:
 
         awaited = reached(sources(node), before)
         return (f"^{name}" for name in awaited if name not in self.gone)
-
-
-def _constant(
-    name: str, near: NodeDef, value: object, controls: Sequence[str]
-) -> NodeDef:
-    node = NodeDef(name=name, op="Const", device=near.device, input=controls)
-    tensor = tensor_util.make_tensor_proto(value)
-    node.attr["value"].tensor.CopyFrom(tensor)
-    node.attr["dtype"].type = tensor.dtype
-    return node
 
 
 def _scale_of(node: NodeDef) -> str | None:

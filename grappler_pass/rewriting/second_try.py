@@ -507,8 +507,8 @@ def _calls_of(
     by_scope: dict[str, list[str]] = {}
     for text in _unscaled(scale, graph):
         for end in _rounded(text, graph):
-            for reader in graph.readers(end):
-                if scope := scope_of(reader.node.name):
+            for reader in graph.reading(end):
+                if scope := scope_of(reader.name):
                     ends = by_scope.setdefault(scope, [])
                     ends.extend([end] if end not in ends else [])
     for scope, gradients in by_scope.items():
@@ -523,21 +523,19 @@ def _unscaled(scale: str, graph: Graph) -> Iterator[str]:
     """Yield the gradients in true units that a scale is taken out of."""
 
     def scales(text: str) -> Iterator[str]:
-        nodes = (reader.node for reader in graph.readers(text))
-        return (node.name for node in nodes if node.op in _SCALES)
+        return (node.name for node in graph.reading(text) if node.op in _SCALES)
 
     for text in reached([scale], scales):
-        for reader in graph.readers(text):
-            if BARRIER in reader.node.attr:
-                yield reader.node.name
+        for node in graph.reading(text):
+            if BARRIER in node.attr:
+                yield node.name
 
 
 def _rounded(text: str, graph: Graph) -> Iterator[str]:
     """Yield a gradient, and what it is as its type holds it."""
 
     def casts(text: str) -> Iterator[str]:
-        nodes = (reader.node for reader in graph.readers(text))
-        return (node.name for node in nodes if node.op == "Cast")
+        return (node.name for node in graph.reading(text) if node.op == "Cast")
 
     return reached([text], casts)
 

@@ -11,7 +11,6 @@ fetch, or another effect, still does.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import types_pb2
@@ -19,7 +18,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.errors import AmpError
-from grappler_pass.graph.editing import name_in
+from grappler_pass.graph.editing import name_in, readers_by_name
 from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
 from grappler_pass.graph.type_slots import Arg, op_def_of, signature_of
@@ -163,12 +162,9 @@ def _sources(node: NodeDef) -> set[str]:
 
 def _at_or_behind_effects(nodes: Nodes) -> set[str]:
     """Name the nodes that have effects, and all that wait for one of these."""
-    readers: dict[str, list[str]] = defaultdict(list)
-    for name, node in nodes.items():
-        for source in _sources(node):
-            readers[source].append(name)
+    readers = readers_by_name(nodes.values())
     effects = (name for name, node in nodes.items() if has_effect(node.op))
-    return set(reached(effects, lambda name: readers.get(name, ())))
+    return set(reached(effects, lambda name: [n.name for n in readers.get(name, ())]))
 
 
 def _near(name: str, new: Nodes, old: Nodes) -> set[str]:

@@ -371,8 +371,8 @@ _OF_REWRITES = (
     Fault(
         "Bodies of loops and branches under XLA stay in float32.",
         "grappler_pass/functions/bodies.py",
-        "wanted = {name for name in library if _may_gain(name, library, lists)}",
-        "wanted = set[str]()",
+        "self._wanted = {name for name in library if self._may_gain(name)}",
+        "self._wanted = set[str]()",
         (f"{_PASS}/functions/test_bodies.py",),
     ),
     Fault(
