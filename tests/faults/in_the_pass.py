@@ -472,14 +472,14 @@ _OF_LEARNING = (
         "tf_amp/compare/verdicts.py",
         "        self._faster[fingerprint] = is_faster\n",
         "        pass\n",
-        ("tests/tf_amp/compare/test_memory.py",),
+        ("tests/tf_amp/compare/test_kept_file.py",),
     ),
     Fault(
         "What one process learns takes away what another has.",
         "tf_amp/compare/verdicts.py",
         "            known = _devices_in(fields)\n",
         "            known: dict[str, Fields] = {}\n",
-        ("tests/tf_amp/compare/test_memory.py",),
+        ("tests/tf_amp/compare/test_kept_file.py",),
     ),
     Fault(
         "A difference within the clock's noise is a reading.",

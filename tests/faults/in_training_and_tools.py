@@ -59,7 +59,7 @@ _OF_COMPARISONS = (
         "return self.float32 if self.is_faster is False else self.mixed",
         "return self.float32 if self.is_faster is True else self.mixed",
         (
-            f"{_TF_AMP}/compare/test_step_comparison.py::"
+            f"{_TF_AMP}/compare/test_own_steps.py::"
             "test_the_slow_instance_is_not_called_again_nor_in_the_next_process",
         ),
     ),

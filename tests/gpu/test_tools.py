@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu.device import ON_THE_DEVICE, lines_of, run_command
 from tests.placing import GPUS
-from tests.tf_amp.compare.test_step_comparison import PRELUDE
+from tests.tf_amp.compare.test_own_steps import PRELUDE
 
 pytestmark = ON_THE_DEVICE
 

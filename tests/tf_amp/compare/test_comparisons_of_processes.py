@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.forking import run_forked
-from tests.tf_amp.compare.test_step_comparison import PRELUDE, run
+from tests.tf_amp.compare.test_own_steps import PRELUDE, run
 
 # Trains until the steps of the last six calls are no longer compared, which alternate
 # every other call; it saves each step, and may be killed by itself on the way.

@@ -12,11 +12,187 @@ import time
 import pytest
 
 from tests.forking import Child, run_forked
+from tf_amp.checking import known
 from tf_amp.checking.known import Outcomes
-from tf_amp.compare.kept_file import KeptFile, is_number
+from tf_amp.compare.kept_file import KeptFile
 from tf_amp.compare.verdicts import FILE, KeptVerdict, StepMemory
 
 VERDICT = KeptVerdict("step", True, 2.0, 1.0, 1e9)
+CELL = "matmul 256x256x256 bfloat16 (cpu-generic)"
+
+
+class Verdicts:
+    """What steps have shown, by the name of a graph."""
+
+    def __init__(self, path: pathlib.Path | None, machine: str = "here") -> None:
+        self.memory = StepMemory(machine, path)
+
+    def add(self, name: str) -> None:
+        self.memory.keep(name, VERDICT)
+
+    def has(self, name: str) -> bool:
+        return self.memory.is_faster(name) is True
+
+
+class Kernels:
+    """How kernels came out, by their key."""
+
+    def __init__(self, path: pathlib.Path | None, machine: str = "here") -> None:
+        self.outcomes = Outcomes(machine, path)
+
+    def add(self, name: str) -> None:
+        self.outcomes.add({name: "off"})
+
+    def has(self, name: str) -> bool:
+        return self.outcomes.fault(name) == "off" and name in self.outcomes
+
+
+Kind = type[Verdicts] | type[Kernels]
+kinds = pytest.mark.parametrize("kind", [Verdicts, Kernels])
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "cache" / FILE
+
+
+@kinds
+def test_what_processes_find_at_once_the_next_one_knows(
+    kind: Kind, path: pathlib.Path
+) -> None:
+    first, second = kind(path), kind(path)
+    first.add("one")
+    second.add("other")
+    later = kind(path)
+    assert later.has("one") and later.has("other") and not later.has("third")
+    assert not kind(path, "elsewhere").has("one")
+
+
+def test_lessons_of_processes_and_devices_stay_side_by_side(path: pathlib.Path) -> None:
+    one, other, third = (StepMemory(name, path) for name in ("a", "a", "b"))
+    third.learn({CELL: [0.5]})
+    one.learn({CELL: [0.1]})
+    other.learn({CELL: [0.2, 0.15]})
+    assert StepMemory("a", path).learned.believed(CELL).logs == (0.1, 0.2, 0.15)
+    assert StepMemory("b", path).learned.lessons[CELL].logs == (0.5,)
+
+
+@kinds
+@pytest.mark.parametrize("folder", [None, "in the way", "to come"])
+def test_where_nothing_is_written_the_process_remembers(
+    kind: Kind, folder: str | None, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "in the way").write_text("a file")
+    kept = kind(folder and tmp_path / folder / FILE)
+    if kind is Verdicts and folder == "to come":
+        # What was decided without being measured is of this process alone.
+        kept.memory.decide("name", True)
+        assert not (tmp_path / folder).exists()
+    else:
+        kept.add("name")
+    assert kept.has("name")
+
+
+def test_what_ships_with_the_package_is_of_named_machines() -> None:
+    files = sorted(pathlib.Path(known.__file__).parent.glob("shipped/*.json"))
+    assert files
+    for file in files:
+        fields = json.loads(file.read_text())
+        assert known.shipped(fields["machine"]) == fields["kernels"] != {}
+        assert not known.shipped(f"not {fields['machine']}")
+
+
+SUCH_A_FILE = '{"format": 1, "devices": {"here": 3}, "machine": "here", "kernels": {}}'
+
+
+@kinds
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", "\x00", "\udcff", '{"format": 1}'),
+        '{"format": 2, "devices": {}, "kernels": {}}',
+        '{"format": 1, "devices": [], "kernels": []}',
+        pytest.param("[" * 100_000, id="nested"),
+        SUCH_A_FILE,
+    ],
+)
+def test_a_file_of_any_content_is_replaced_with_one_warning_at_most(
+    kind: Kind, text: str, path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    for _ in range(2):
+        kept = kind(path)
+    assert not kept.has("name")
+    assert caplog.text.count("found out again") == (text != SUCH_A_FILE)
+    kept.add("name")
+    assert kind(path).has("name")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "logs"),
+    [
+        (None, None),
+        ({}, "text"),
+        ({"faster": "yes"}, [0.1, "text"]),
+        ({"low_seconds": None}, [float("nan")]),
+        ({"more": 1}, [1e9]),
+        ({"when": float("inf")}, {"0": 1}),
+        *(
+            ({"float32_seconds": number}, [number])
+            for number in (10**400, float("nan"), -float("inf"), True, "1")
+        ),
+    ],
+)
+def test_entries_that_make_no_sense_are_left_out(
+    verdict: object, logs: object, path: pathlib.Path
+) -> None:
+    StepMemory("here", path).keep("good", VERDICT)
+    content = json.loads(path.read_text())
+    bad = {**VERDICT._asdict(), **verdict} if verdict else verdict
+    content["devices"]["here"]["verdicts"]["bad"] = bad
+    content["devices"]["here"]["learned"] = {CELL: logs, "good": [0.1]}
+    path.write_text(json.dumps(content))
+    memory = StepMemory("here", path)
+    assert (memory.is_faster("good"), memory.is_faster("bad")) == (True, None)
+    assert set(memory.learned.lessons) == {"good"}
+    memory.keep("more", VERDICT)
+    kept = json.loads(path.read_text())["devices"]["here"]
+    assert set(kept["verdicts"]) == {"good", "more"}
+
+
+@pytest.mark.parametrize("fault", ["\x1b[2J", "two\nlines", 3, None, ["off"]])
+def test_a_fault_that_is_no_line_of_text_is_left_out(
+    fault: object, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "here.json"
+    kernels = {"right": "", "odd": fault, "wrong": "off"}
+    path.write_text(json.dumps({"format": 1, "machine": "here", "kernels": kernels}))
+    outcomes = Outcomes("here", path)
+    assert "right" in outcomes and "odd" not in outcomes
+    assert outcomes.wrong == {"wrong": "off"} and outcomes.fault("right") == ""
+
+
+def test_a_file_too_large_to_read_at_once_is_not_read(
+    path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    begin = time.monotonic()
+    assert KeptFile(path, "devices").read() == {}
+    assert time.monotonic() - begin < 1.0
+    assert caplog.text.count("is ignored") == 1
+
+
+def test_what_is_no_file_is_neither_waited_for_nor_written(path: pathlib.Path) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path)
+    kept = Verdicts(path)
+    kept.add("name")
+    assert kept.has("name") and stat.S_ISFIFO(path.stat().st_mode)
+
+
 # A process that finds out something of each kind; root may write where others may not.
 FINDS = """
 import os, pathlib, sys
@@ -37,85 +213,6 @@ print(memory.is_faster("{name}2"))
 
 def finding(folder: pathlib.Path, name: str = "", *, as_other: bool = False) -> str:
     return FINDS.format(folder=str(folder), name=name, as_other=as_other)
-
-
-@pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "cache" / FILE
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 100_000,
-        '{"format": 1, "devices": []}',
-        '{"format": 1, "devices": {"this CPU": 3}, "kernels": {}}',
-        "\udcff",
-    ],
-    ids=["nested", "list", "other", "bytes"],
-)
-def test_a_file_of_any_content_is_read_with_one_warning_at_most(
-    text: str, path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path.parent.mkdir()
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    for _ in range(2):
-        memory = StepMemory("this CPU", path)
-    assert memory.is_faster("print") is None
-    is_such_a_file = "this CPU" in text
-    assert caplog.text.count(str(path)) == (not is_such_a_file)
-    memory.keep("print", VERDICT)
-    assert StepMemory("this CPU", path).is_faster("print") is True
-
-
-@pytest.mark.parametrize("number", ["1" + "0" * 400, "NaN", "-Infinity", "true", '"1"'])
-def test_what_cannot_be_reckoned_with_is_no_number(
-    number: str, path: pathlib.Path
-) -> None:
-    assert not is_number(json.loads(number))
-    memory = StepMemory("this CPU", path)
-    memory.keep("good", VERDICT)
-    memory.keep("bad", VERDICT)
-    text = path.read_text()
-    before, _, after = text.rpartition("2.0")
-    path.write_text(before + number + after)
-    later = StepMemory("this CPU", path)
-    assert (later.is_faster("good"), later.is_faster("bad")) == (True, None)
-
-
-@pytest.mark.parametrize("fault", ["\x1b[2J", "two\nlines", 3, None, ["off"]])
-def test_a_fault_that_is_no_line_of_text_is_left_out(
-    fault: object, tmp_path: pathlib.Path
-) -> None:
-    path = tmp_path / "here.json"
-    kernels = {"right": "", "odd": fault, "wrong": "off"}
-    path.write_text(json.dumps({"format": 1, "machine": "here", "kernels": kernels}))
-    known = Outcomes("here", path)
-    assert "right" in known and "odd" not in known
-    assert known.wrong == {"wrong": "off"}
-
-
-def test_a_file_too_large_to_read_at_once_is_not_read(
-    path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path.parent.mkdir()
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    begin = time.monotonic()
-    assert KeptFile(path, "devices").read() == {}
-    assert time.monotonic() - begin < 1.0
-    assert caplog.text.count("is ignored") == 1
-
-
-def test_what_is_no_file_is_neither_waited_for_nor_written(
-    path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path.parent.mkdir()
-    os.mkfifo(path)
-    memory = StepMemory("this CPU", path)
-    memory.keep("print", VERDICT)
-    assert memory.is_faster("print") is True
-    assert stat.S_ISFIFO(path.stat().st_mode)
 
 
 def test_files_have_the_rights_that_the_user_gives_to_files(
@@ -180,8 +277,8 @@ def test_processes_that_share_a_folder_leave_whole_files_and_no_lines(
     assert not [err for _, err in outs if "tf-amp" in err.read_text()]
     assert not [err for _, err in outs if "AMP503" in err.read_text()]
     memory = StepMemory("this CPU", folder / FILE)
-    known = Outcomes("here", folder / "kernels" / "here.json")
+    outcomes = Outcomes("here", folder / "kernels" / "here.json")
     last = [f"p{i} 2" for i in range(count)]
     # Two that write at once may lose an entry, and no file.
-    assert any(map(memory.is_faster, last)) and any(each in known for each in last)
+    assert any(map(memory.is_faster, last)) and any(each in outcomes for each in last)
     assert {each.name for each in folder.iterdir()} == {FILE, "kernels"}

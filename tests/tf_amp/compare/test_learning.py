@@ -13,7 +13,7 @@ import tensorflow as tf
 from grappler_pass.costs.model import Expected
 from grappler_pass.planning.draft import NodePrices
 from tests.forking import run_forked_command
-from tests.tf_amp.compare.test_step_comparison import run
+from tests.tf_amp.compare.test_own_steps import run
 from tf_amp._tensorflow_private.profiles import profiled, seconds_in_space
 from tf_amp.compare.own_steps import Steps
 from tf_amp.compare.verdicts import readings_of

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.forking import run_forked
-from tests.tf_amp.compare.test_step_comparison import PRELUDE
+from tests.tf_amp.compare.test_own_steps import PRELUDE
 from tf_amp.compare import own_steps
 from tf_amp.compare.alternation import Verdict
 from tf_amp.rewriting import notices

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from tests.tf_amp.compare.test_step_comparison import run
+from tests.tf_amp.compare.test_own_steps import run
 
 
 @pytest.mark.parametrize("tune", ["on", "off"])

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.tf_amp.compare.test_step_comparison import run
+from tests.tf_amp.compare.test_own_steps import run
 
 EXPLAINED = """
 CostModel.price = lambda *args: believed(*args)._replace(error={error})

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clusters import run_job
 from tests.forking import run_forked
-from tests.tf_amp.compare.test_step_comparison import PRELUDE
+from tests.tf_amp.compare.test_own_steps import PRELUDE
 
 # Devices and workers are set up before anything else.
 BEFORE = PRELUDE.replace("tf.Variable(0)", "None")
