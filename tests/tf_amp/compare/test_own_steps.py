@@ -93,7 +93,7 @@ def labels_of(calls, function=step, data=A):
             function(tf.constant(data))
     return labels
 
-def in_session(noise=lambda: 0.0):
+def in_session(noise=lambda: ()):
     '''Return what runs `step` in a finalized Session, and the Session.'''
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
