@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
+
 from tests.forking import run_forked
 
 PROGRAM = """
@@ -58,50 +60,35 @@ def test_without_the_table_the_check_finds_it_once_for_all_processes(
         assert "2 of 4 off" in done.err and "(AMP106)" in done.err
 
 
-def test_without_either_the_fault_shows_and_the_plan_says_so(
-    tmp_path: pathlib.Path,
+LATE = "from tf_amp.checking import known\nknown._LIMIT_SECONDS['CPU'] = -1.0\n"
+DETERMINED = "tf.config.experimental.enable_op_determinism()\n"
+ON, OFF = {"TF_AMP_TUNE": "on"}, {"TF_AMP_TUNE": "off"}
+UNCHECKED = "True 0 ['1 kernel not checked (TF_AMP_CHECK=off)']"
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "env", "line"),
+    [
+        pytest.param("", ", check=False", {}, UNCHECKED, id="check=False"),
+        pytest.param("", "", {"TF_AMP_CHECK": "off"}, UNCHECKED, id="TF_AMP_CHECK"),
+        pytest.param(LATE, "", ON, "True 0 ['1 kernel not checked']", id="no time"),
+        # No clock decides where plans are to be the same.
+        pytest.param(LATE, "", OFF, "False 1 []", id="tuning off"),
+        pytest.param(LATE + DETERMINED, "", ON, "False 1 []", id="determinism"),
+        pytest.param(
+            "", ", device_profile='cpu-avx512-bf16'", {}, "True 0 ['']", id="elsewhere"
+        ),
+    ],
+)
+def test_without_the_table_a_kernel_is_run_where_it_may_be_and_the_plan_says_so(
+    before: str, options: str, env: dict[str, str], line: str, tmp_path: pathlib.Path
 ) -> None:
-    code = EMPTIED + ENABLED.format(", check=False") + SHOWN
-    (line,) = run(code, tmp_path).lines()
-    assert line == "True 0 ['1 kernel not checked (TF_AMP_CHECK=off)']"
-    code = EMPTIED + ENABLED.format("") + SHOWN
-    assert run(code, tmp_path, TF_AMP_CHECK="off").lines() == [line]
-
-
-def test_what_there_is_no_time_for_is_used_and_checked_by_the_next_process(
-    tmp_path: pathlib.Path,
-) -> None:
-    late = EMPTIED + (
-        "from tf_amp.checking import known\nknown._LIMIT_SECONDS['CPU'] = -1.0\n"
-    )
-    tuned = {"TF_AMP_TUNE": "on"}
-    done = run(late + ENABLED.format("") + SHOWN, tmp_path, **tuned)
-    assert done.lines() == ["True 0 ['1 kernel not checked']"]
-    done = run(EMPTIED + ENABLED.format("") + SHOWN, tmp_path, **tuned)
-    assert done.lines() == ["False 1 []"]
-
-
-def test_no_clock_decides_where_plans_are_to_be_the_same(
-    tmp_path: pathlib.Path,
-) -> None:
-    late = EMPTIED + (
-        "from tf_amp.checking import known\nknown._LIMIT_SECONDS['CPU'] = -1.0\n"
-    )
-    done = run(late + ENABLED.format("") + SHOWN, tmp_path, TF_AMP_TUNE="off")
-    assert done.lines() == ["False 1 []"]
-    determined = "tf.config.experimental.enable_op_determinism()\n"
-    done = run(
-        late + determined + ENABLED.format("") + SHOWN,
-        tmp_path / "other",
-        TF_AMP_TUNE="on",
-    )
-    assert done.lines() == ["False 1 []"]
-
-
-def test_what_is_planned_for_another_device_is_not_run(tmp_path: pathlib.Path) -> None:
-    device = ", device_profile='cpu-avx512-bf16'"
-    done = run(EMPTIED + ENABLED.format(device) + SHOWN, tmp_path)
-    assert done.lines() == ["True 0 ['']"]
+    done = run(EMPTIED + before + ENABLED.format(options) + SHOWN, tmp_path, **env)
+    assert done.lines() == [line]
+    if before == LATE and env is ON:
+        # The next process has the time.
+        done = run(EMPTIED + ENABLED.format("") + SHOWN, tmp_path, **env)
+        assert done.lines() == ["False 1 []"]
 
 
 def test_explaining_runs_nothing_and_goes_by_what_is_known(

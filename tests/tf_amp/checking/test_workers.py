@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.checking.known import CheckedKernels, KnownKernels
@@ -29,17 +30,17 @@ def kernels_at(own: str, graph_def: GraphDef, monkeypatch) -> KnownKernels:
     return kernels
 
 
-def test_the_chief_checks_what_all_of_them_run(monkeypatch) -> None:
-    joint = graph("MatMul", "CollectiveReduceV2")
-    assert isinstance(kernels_at(CHIEF, joint, monkeypatch), CheckedKernels)
-
-
-def test_the_others_take_its_plan_and_know_the_table_alone(monkeypatch) -> None:
-    kernels = kernels_at(OTHER, graph("CollectiveReduceV2"), monkeypatch)
-    assert not isinstance(kernels, CheckedKernels)
-    assert kernels.machines and not kernels.outcomes
-
-
-def test_what_a_worker_runs_by_itself_it_checks_itself(monkeypatch) -> None:
-    own = kernels_at(OTHER, graph("MatMul"), monkeypatch)
-    assert isinstance(own, CheckedKernels) and own.outcomes
+@pytest.mark.parametrize(
+    ("own", "ops", "checks"),
+    [
+        (CHIEF, ("MatMul", "CollectiveReduceV2"), True),
+        # The others take its plan and know the table alone.
+        (OTHER, ("CollectiveReduceV2",), False),
+        # What a worker runs by itself it checks itself.
+        (OTHER, ("MatMul",), True),
+    ],
+)
+def test_the_chief_checks_what_all_of_them_run(own, ops, checks, monkeypatch) -> None:
+    kernels = kernels_at(own, graph(*ops), monkeypatch)
+    assert kernels.machines
+    assert isinstance(kernels, CheckedKernels) == bool(kernels.outcomes) == checks
