@@ -6,8 +6,6 @@ producer, however many readers wait for it on the other side.
 
 Prices are summed as if one node ran at a time: what the two devices do at once makes a
 division better than predicted, never worse.
-
-Which nodes of a graph may run on another device, and which only together.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes
 
 from grappler_pass.costs import CostModel
@@ -117,158 +114,139 @@ def place_graph(
     of the step, is gained.
     """
     view = GraphView.from_graph_def(graph_def, item)
-    slots = SlotTable.from_view(view)
-    sides = _Sides.from_view(view, site)
+    division = _Division(view, site)
     pricer = Pricer(
         view,
-        slots,
+        division.slots,
         _with_casts(view, shapes),
         site.models,
         "bfloat16",
         VariableReads.from_view(view),
     )
-    crossing = _crossings(view, slots, pricer, sides)
-    problem = _problem(view, slots, pricer, sides, crossing, site)
-    at_home = [False] * sides.count
-    before = problem.seconds([*at_home, True])
+    crossings = division.crossings(pricer)
+    problem = division.problem(pricer, crossings)
+    before = problem.seconds([*[False] * division.count, True])
     away = minimum_cut(problem)
     after = problem.seconds(away)
-    moved = [
-        n for n in view.nodes if sides.of[n.index] >= 0 and away[sides.of[n.index]]
-    ]
-    if not moved or after > before * (1.0 - margin):
+    sides = division.sides
+    names = [n.name for n in view.nodes if sides[n.index] >= 0 and away[sides[n.index]]]
+    if not names or after > before * (1.0 - margin):
         return Placed(graph_def, (), site.home, site.other, before, before)
-    sizes = []
-    for term, size in crossing:
-        ends = (term.producer, *term.readers)
-        if len({v != FLOAT32_SIDE and away[v] for v in ends}) > 1:
-            sizes.append(size)
-    names = tuple(node.name for node in moved)
-    moved_names = frozenset(names)
+    sizes = [
+        size
+        for term, size in crossings
+        if len({v != FLOAT32_SIDE and away[v] for v in (term.producer, *term.readers)})
+        > 1
+    ]
+    moved = frozenset(names)
     changed = copy.deepcopy(graph_def)
     for node in changed.node:
-        if node.name in moved_names:
+        if node.name in moved:
             node.device = full_name(site.other)
     return Placed(
-        changed, names, site.home, site.other, before, after, len(sizes), sum(sizes)
+        graph_def=changed,
+        moved=tuple(names),
+        home=site.home,
+        other=site.other,
+        seconds_before=before,
+        seconds_after=after,
+        transfers=len(sizes),
+        transfer_bytes=sum(sizes),
     )
 
 
 def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> frozenset[str]:
     """Name the nodes that stay where they are, whatever it costs."""
     view = GraphView.from_graph_def(graph_def, item)
-    sides = _Sides.from_view(view, site)
-    return frozenset(n.name for n in view.nodes if sides.of[n.index] < 0)
+    sides = _Division(view, site).sides
+    return frozenset(n.name for n in view.nodes if sides[n.index] < 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sides:
-    """Per node the number of its variable, FLOAT32_SIDE, _ELSEWHERE, or None.
+class _Division:
+    """Which nodes of a graph may move, together, and what that costs.
 
-    None stands for a third device, to which the way is as far from either.
+    Attributes:
+      sides: by node the number of its variable, FLOAT32_SIDE or _ELSEWHERE.
+      third: nodes on a third device, to which the way is as far from either.
+      count: of variables.
     """
 
-    of: tuple[int, ...]
-    third: frozenset[int]
-    count: int
-
-    @classmethod
-    def from_view(cls, view: GraphView, site: Site) -> _Sides:
+    def __init__(self, view: GraphView, site: Site) -> None:
+        self._view, self._site = view, site
+        self.slots = SlotTable.from_view(view)
         places = [short_name(node.device) or site.home for node in view.nodes]
-        of = [_ELSEWHERE if place == site.other else FLOAT32_SIDE for place in places]
-        types = [name.partition(":")[0] for name in (site.home, site.other)]
-        count = 0
-        pinned = _pinned(view)
+        self.sides = [
+            _ELSEWHERE if place == site.other else FLOAT32_SIDE for place in places
+        ]
+        two = (site.home, site.other)
+        self.third = {i for i, place in enumerate(places) if place not in two}
+        types = [name.partition(":")[0] for name in two]
+        # A device that is named is the user's own choice where TensorFlow is yet to
+        # place the others: in functions every node has one.
+        is_placed = all(node.device for node in view.nodes)
+        self.count = 0
         for group in colocated(view):
-            if pinned.isdisjoint(group) and all(
-                places[i] == site.home and may_move(view, view.nodes[i], types)
+            if all(
+                places[i] == site.home
+                and (is_placed or not view.nodes[i].device)
+                and may_move(view, view.nodes[i], types)
                 for i in group
             ):
                 for i in group:
-                    of[i] = count
-                count += 1
-        two = (site.home, site.other)
-        third = frozenset(i for i, place in enumerate(places) if place not in two)
-        return cls(tuple(of), third, count)
+                    self.sides[i] = self.count
+                self.count += 1
 
-    def variable(self, node: int) -> int:
+    def _variable(self, node: int) -> int:
         """Return the variable of a node; what is elsewhere shares the last one."""
-        side = self.of[node]
-        return self.count if side == _ELSEWHERE else side
+        return self.count if self.sides[node] == _ELSEWHERE else self.sides[node]
 
-
-def _pinned(view: GraphView) -> frozenset[int]:
-    """Return the nodes whose device is the user's own choice.
-
-    That is known only where TensorFlow is yet to place the others: in functions
-    every node has a device.
-    """
-    if all(node.device for node in view.nodes):
-        return frozenset()
-    return frozenset(node.index for node in view.nodes if node.device)
-
-
-Crossing = tuple[CastTerm, int]
-
-
-def _crossings(
-    view: GraphView, slots: SlotTable, pricer: Pricer, sides: _Sides
-) -> list[Crossing]:
-    """Return a term, without its price, and the bytes of every port that is read."""
-    found: list[Crossing] = []
-    for node in view.nodes:
-        if node.index in sides.third:
-            continue
-        for port in view.output_ports(node.index):
-            readers = {r.node for r in view.readers(port)} - sides.third
-            ends = frozenset(sides.variable(reader) for reader in readers)
-            producer = sides.variable(node.index)
-            if ends <= {producer}:
+    def crossings(self, pricer: Pricer) -> list[tuple[CastTerm, int]]:
+        """Return what moving each port that is read takes, and its bytes."""
+        terms = []
+        for node in self._view.nodes:
+            if node.index in self.third:
                 continue
-            dtype = slots.output_dtype(*port)
-            known = dtype != types_pb2.DT_INVALID
-            size = int(known and dtypes.as_dtype(dtype).base_dtype.size) or 4
-            size *= pricer.spec(port).elements
-            found.append((CastTerm(producer, ends, 0.0, 0.0), size))
-    return found
+            producer = self._variable(node.index)
+            for port in self._view.output_ports(node.index):
+                readers = {r.node for r in self._view.readers(port)} - self.third
+                ends = frozenset(map(self._variable, readers))
+                if ends <= {producer}:
+                    continue
+                dtype = self.slots.output_dtype(*port)
+                known = dtype != types_pb2.DT_INVALID
+                size = int(known and dtypes.as_dtype(dtype).base_dtype.size) or 4
+                size *= pricer.spec(port).elements
+                seconds = self._site.transfer_seconds(size)
+                terms.append((CastTerm(producer, ends, seconds, seconds), size))
+        return terms
 
-
-def _problem(
-    view: GraphView,
-    slots: SlotTable,
-    pricer: Pricer,
-    sides: _Sides,
-    crossing: Iterable[Crossing],
-    site: Site,
-) -> Problem:
-    """Let the other device be the low side of the cut, and home its float32 side."""
-    home = [0.0] * (sides.count + 1)
-    away = [0.0] * (sides.count + 1)
-    fixed = 0.0
-    for node in view.nodes:
-        low = (_LOW.get(slots.dtypes[slot]) for slot in slots.slots_of[node.index])
-        # A node computes in 16 bits where any of it does.
-        dtype = next(filter(None, low), "float32")
-        call, weight = pricer.call(node), view.weight(node.index)
-        variable = sides.variable(node.index)
-        prices = [
-            weight * site.models[name].price(call, dtype).seconds
-            for name in (site.home, site.other)
-        ]
-        if sides.of[node.index] >= 0:
-            home[variable] += prices[0]
-            away[variable] += prices[1]
-        elif node.index not in sides.third:
-            fixed += prices[1 if variable == sides.count else 0]
-    terms = [
-        term._replace(up_seconds=seconds, down_seconds=seconds)
-        for term, size in crossing
-        for seconds in (site.transfer_seconds(size),)
-    ]
-    # The last variable stands for what is elsewhere: home must never pay for it.
-    away[-1] = fixed
-    home[-1] = fixed + 2.0 * sum((*home, *away, *(t.up_seconds for t in terms)))
-    return Problem(home, away, terms)
+    def problem(
+        self, pricer: Pricer, crossings: Iterable[tuple[CastTerm, int]]
+    ) -> Problem:
+        """Return the cut whose low side is the other device, its float32 side home."""
+        home, away = ([0.0] * (self.count + 1) for _ in range(2))
+        fixed = 0.0
+        for node in self._view.nodes:
+            slots = self.slots.slots_of[node.index]
+            low = (_LOW.get(self.slots.dtypes[slot]) for slot in slots)
+            # A node computes in 16 bits where any of it does.
+            dtype = next(filter(None, low), "float32")
+            call, weight = pricer.call(node), self._view.weight(node.index)
+            at_home, elsewhere = (
+                weight * self._site.models[name].price(call, dtype).seconds
+                for name in (self._site.home, self._site.other)
+            )
+            side = self.sides[node.index]
+            if side >= 0:
+                home[side] += at_home
+                away[side] += elsewhere
+            elif node.index not in self.third:
+                fixed += elsewhere if side == _ELSEWHERE else at_home
+        terms = [term for term, _ in crossings]
+        # The last variable stands for what is elsewhere: home must never pay for it.
+        away[-1] = fixed
+        home[-1] = fixed + 2.0 * sum((*home, *away, *(t.up_seconds for t in terms)))
+        return Problem(home, away, terms)
 
 
 def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
@@ -319,21 +297,16 @@ def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
     A class may name a node, which then belongs to the group, or stand for itself.
     """
     named: dict[str, int] = dict(view.index)
-    pairs = [
-        (node.index, named.setdefault(name, node.index))
-        for node in view.nodes
-        for name in (node.name, *_classes(node.proto))
-    ]
+    pairs = []
+    for node in view.nodes:
+        classes = (
+            node.proto.attr["_class"].list.s if "_class" in node.proto.attr else ()
+        )
+        texts = (each for each in classes if each.startswith(_COLOCATION))
+        names = (each.removeprefix(_COLOCATION).decode() for each in texts)
+        for name in (node.name, *names):
+            pairs.append((node.index, named.setdefault(name, node.index)))
     return tuple(connected(pairs))
-
-
-def _classes(proto: NodeDef) -> tuple[str, ...]:
-    if "_class" not in proto.attr:
-        return ()
-    values = proto.attr["_class"].list.s
-    return tuple(
-        v[len(_COLOCATION) :].decode() for v in values if v.startswith(_COLOCATION)
-    )
 
 
 @functools.cache

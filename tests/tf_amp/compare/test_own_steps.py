@@ -179,7 +179,7 @@ slow, seconds = "float32", 0.03
 {WAYS[way]}
 with labelled() as labels:
     found = [call(tf.constant(A) if call is step else A) for _ in range(20)]
-    found = [each if call is step else each[0] for each in found]
+    found = [np.asarray(each if call is step else each[0]) for each in found]
     print(all((each == plain).all() for each in found), len(tf_amp.plans()))
     for _ in range(50):
         call(tf.constant(A) if call is step else A)
