@@ -2,8 +2,6 @@
 
 What a class is, and its sizes: ``cases``. What is measured in the time given, and how:
 ``rounds``.
-
-From measured points to the JSON form of a device profile.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ _LIMIT_SECONDS = {"CPU": 3.0, "GPU": 5.0}
 _PATIENCE_SECONDS = 60.0
 _LONGEST_SECONDS = 3600.0
 _lock = renewed_lock()
+_SHIPPED = pathlib.Path(__file__).parent / "shipped"
+_PART = "kernels"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,10 +195,6 @@ def _machine_text(device: devices.Device) -> str:
         place = devices.cost_key(device)
     build = f"TensorFlow {tf.version.VERSION} {tf.version.GIT_VERSION}"
     return ", ".join(filter(None, (place, build, devices.kernel_variables())))
-
-
-_SHIPPED = pathlib.Path(__file__).parent / "shipped"
-_PART = "kernels"
 
 
 class Outcomes:

@@ -52,6 +52,12 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.peers import is_joint, peers
 from tf_amp.tracing.grappler_preview import with_bodies
 
+FILE = "verdicts.json"
+_PART = "devices"
+# Of one device, the latest stay: more graphs than a user has, and more cells.
+_MOST_VERDICTS, _MOST_CELLS = 2000, 5000
+_lock = renewed_lock()
+
 
 class StepVerdicts(NamedTuple):
     """What steps have shown, and will show; of the pass's `OwnSteps`.
@@ -186,12 +192,6 @@ def state_keeper(graph_def: GraphDef) -> NodeDef | None:
     own = () if call_sites.current().shares_kernels else graph_def.node
     nodes = itertools.chain(own, *bodies)
     return next(filter(keeps_state_in_kernel, nodes), None)
-
-
-FILE = "verdicts.json"
-_PART = "devices"
-# Of one device, the latest stay: more graphs than a user has, and more cells.
-_MOST_VERDICTS, _MOST_CELLS = 2000, 5000
 
 
 class KeptVerdict(NamedTuple):
@@ -329,9 +329,6 @@ def memory_of(cache_dir: pathlib.Path | None, device_type: str) -> StepMemory:
     # Graphs arrive on several threads at once; the cache alone would give each its own.
     with _lock:
         return _memory_of(cache_dir, device_type)
-
-
-_lock = renewed_lock()
 
 
 @functools.cache

@@ -44,6 +44,13 @@ from tf_amp.placement.named_devices import full_name, short_name
 _LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
 # A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.
 _ELSEWHERE = -2
+_COLOCATION = b"loc:@"
+# Belong to whoever calls the graph, or decide which of its nodes run.
+_FIXED = INPUT_OPS | RESULT_OPS | CONTROL_FLOW_OPS | {"ControlTrigger", "NoOp"}
+_PLAIN = frozenset(
+    types_pb2.DataType.Value(f"DT_{name}")
+    for name in "FLOAT DOUBLE HALF BFLOAT16 BOOL INT8 UINT8 INT32 INT64".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,15 +266,6 @@ def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
             given = known.get(view.nodes[port.node].name, ())
             known[node.name] = given[port.output : port.output + 1]
     return known
-
-
-_COLOCATION = b"loc:@"
-# Belong to whoever calls the graph, or decide which of its nodes run.
-_FIXED = INPUT_OPS | RESULT_OPS | CONTROL_FLOW_OPS | {"ControlTrigger", "NoOp"}
-_PLAIN = frozenset(
-    types_pb2.DataType.Value(f"DT_{name}")
-    for name in "FLOAT DOUBLE HALF BFLOAT16 BOOL INT8 UINT8 INT32 INT64".split()
-)
 
 
 def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:

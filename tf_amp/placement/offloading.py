@@ -32,6 +32,15 @@ from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
 
+_FLOAT32_BYTES = 4
+STATE = "tf_amp_offload"
+Update = Callable[[list[Any], list[Any]], Any]
+# Elements of a weight by which it is seen that others have written to it, and what
+# stands for their bits where that is certain.
+_SAMPLE, _UNSEEN = 1024, 2**32
+# The methods of a variable that write to it.
+_WRITING = re.compile(r"scatter|^assign|assign$")
+
 
 def offload_optimizer(
     optimizer: Any,
@@ -113,11 +122,6 @@ def _is_plain_optimizer(optimizer: Any) -> bool:
             wrapper = getattr(wrappers, "LossScaleOptimizer", ())
             return not isinstance(optimizer, wrapper)
     return False
-
-
-_FLOAT32_BYTES = 4
-STATE = "tf_amp_offload"
-Update = Callable[[list[Any], list[Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,13 +313,6 @@ def _copies(optimizer: Any) -> HostCopies:
 def _original_of(optimizer: Any, variable: Any) -> Any:
     copies = vars(optimizer)[STATE].copies
     return variable if copies is None else copies.original_of(variable)
-
-
-# Elements of a weight by which it is seen that others have written to it, and what
-# stands for their bits where that is certain.
-_SAMPLE, _UNSEEN = 1024, 2**32
-# The methods of a variable that write to it.
-_WRITING = re.compile(r"scatter|^assign|assign$")
 
 
 @dataclasses.dataclass(frozen=True)

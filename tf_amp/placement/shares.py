@@ -1,9 +1,7 @@
 """What each of several unlike replicas gets of a batch, and in which type it computes.
 
 A step of a data-parallel group takes as long as its slowest replica, so shares are in
-proportion to throughput.
-
-Examples per second of a step function on each device, in each type.
+proportion to throughput: examples per second of a step, on each device in each type.
 """
 
 from __future__ import annotations

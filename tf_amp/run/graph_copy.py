@@ -8,8 +8,6 @@
 Updates of variables are run, on the private ones: so the time is that of the whole
 step. The graph before and the graph after a rewrite come to share variables and data,
 which are named after the nodes that they stand for.
-
-Private variables: what they stand for, and how they are filled in.
 """
 
 from __future__ import annotations
@@ -51,6 +49,10 @@ from tf_amp.run.stand_ins import (
 STEP = "tf_amp_step"
 # What stands for an output whose node rests, and for an input that is waited for.
 SOURCE, WAIT = "/tf_amp_source_", "/tf_amp_wait_"
+Array = npt.NDArray[Any]
+Values = Mapping[str, Array]
+FILL = "tf_amp_fill"
+VARIABLES = ("VarHandleOp", "VariableV2")
 
 
 class NotRunnableError(AmpError):
@@ -279,13 +281,6 @@ def _fixed(node: Node, proto: TensorShapeProto) -> tuple[int, ...]:
 def _output_dtype(node: Node, output: int) -> int:
     outputs = signature_of(node.proto).outputs
     return outputs[output].dtype if output < len(outputs) else types_pb2.DT_INVALID
-
-
-Array = npt.NDArray[Any]
-Values = Mapping[str, Array]
-
-FILL = "tf_amp_fill"
-VARIABLES = ("VarHandleOp", "VariableV2")
 
 
 class Content(NamedTuple):

@@ -32,6 +32,7 @@ _MEMORY = pathlib.Path("/proc/meminfo")
 _GROUP = pathlib.Path("/sys/fs/cgroup")
 
 _T = TypeVar("_T")
+_leaving = threading.Event()
 
 
 class GraphRun:
@@ -209,7 +210,6 @@ def _return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-_leaving = threading.Event()
 # Work under way must end before the interpreter does.
 atexit.register(_leaving.set)
 

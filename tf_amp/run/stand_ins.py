@@ -3,8 +3,7 @@
 What computes runs as it is; what brings data in from outside is replaced by synthetic
 tensors; what acts on the outside is left out. The ops' definitions say which is which:
 an op that does not declare itself stateful computes.
-
-What neighbors show of data that is made up: its shape, and what integers may be.
+What neighbors show of such data counts: shapes, and what integers must be less than.
 """
 
 from __future__ import annotations
@@ -37,36 +36,10 @@ from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.graph.walks import function_attrs
 
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
-
-
-class Role(enum.Enum):
-    """What a node is in the sandbox."""
-
-    COMPUTE = "runs as it is"
-    PASS = "hands its first input on"
-    HANDLE = "the handle of a variable, replaced by a private one's"
-    VARIABLE = "holds its value itself; a private one of the same type"
-    SOURCE = "left out, with synthetic tensors in place of its outputs"
-
-
 # Their resource may be the handle of a variable.
 HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
 # These only watch what goes through; a made-up value must not stop the step.
 _WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
-# Their OpDefs claim that they have no state, and yet they reach out of the graph.
-_UNDECLARED: Mapping[str, Role] = {
-    "Abort": Role.SOURCE,
-    "DebugIdentity": Role.PASS,
-    "DebugIdentityV2": Role.PASS,
-    "DebugIdentityV3": Role.PASS,
-    "DebugNanCount": Role.SOURCE,
-    "DebugNumericSummary": Role.SOURCE,
-    "DebugNumericSummaryV2": Role.SOURCE,
-    "MatchingFiles": Role.SOURCE,
-    "PyFuncStateless": Role.SOURCE,
-    "ReadFile": Role.SOURCE,
-    "XlaLaunch": Role.SOURCE,
-}
 # What a caller brings in or takes away; a default is computed.
 _OUTSIDE = (INPUT_OPS | RESULT_OPS) - {"PlaceholderWithDefault"}
 # Stateful, but the state is a private variable, or lives no longer than one step.
@@ -81,6 +54,46 @@ _PRIVATE_STATE = (
 _PRIVATE_STATE_PREFIXES = ("TensorArray", "CudnnRNN")
 # Ops that do what the functions they call do, and nothing else.
 _CALLS = CALL_OPS.keys() | {"MapDefun"}
+# Ops whose output holds values of these inputs, moved but not changed (or by an
+# offset that is only for negative ones).
+_PASS = (
+    FORWARDING_OPS
+    | MERGE_OPS
+    | VIEW_OPS
+    | frozenset(
+        """AddV2 BroadcastTo Cast ConcatV2 Maximum Minimum Pack ReadVariableOp Select
+        SelectV2 StridedSlice Tile Transpose Unpack""".split()
+    )
+)
+# Ops with results of unknown shape that have, as a rule, the shape of this input.
+_SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
+_Bound = Callable[[GraphView, Shapes, Node], "int | None"]
+
+
+class Role(enum.Enum):
+    """What a node is in the sandbox."""
+
+    COMPUTE = "runs as it is"
+    PASS = "hands its first input on"
+    HANDLE = "the handle of a variable, replaced by a private one's"
+    VARIABLE = "holds its value itself; a private one of the same type"
+    SOURCE = "left out, with synthetic tensors in place of its outputs"
+
+
+# Their OpDefs claim that they have no state, and yet they reach out of the graph.
+_UNDECLARED: Mapping[str, Role] = {
+    "Abort": Role.SOURCE,
+    "DebugIdentity": Role.PASS,
+    "DebugIdentityV2": Role.PASS,
+    "DebugIdentityV3": Role.PASS,
+    "DebugNanCount": Role.SOURCE,
+    "DebugNumericSummary": Role.SOURCE,
+    "DebugNumericSummaryV2": Role.SOURCE,
+    "MatchingFiles": Role.SOURCE,
+    "PyFuncStateless": Role.SOURCE,
+    "ReadFile": Role.SOURCE,
+    "XlaLaunch": Role.SOURCE,
+}
 
 
 def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
@@ -160,21 +173,6 @@ def _called_by(node: NodeDef) -> list[str]:
     return [*named, *(function.name for function in function_attrs(node))]
 
 
-# Ops whose output holds values of these inputs, moved but not changed (or by an
-# offset that is only for negative ones).
-_PASS = (
-    FORWARDING_OPS
-    | MERGE_OPS
-    | VIEW_OPS
-    | frozenset(
-        """AddV2 BroadcastTo Cast ConcatV2 Maximum Minimum Pack ReadVariableOp Select
-        SelectV2 StridedSlice Tile Transpose Unpack""".split()
-    )
-)
-# Ops with results of unknown shape that have, as a rule, the shape of this input.
-_SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
-
-
 def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
     """Return the shape of a port, or what a neighbor shows of it; None: unknown."""
     shape = known_shape(shapes, view, port)
@@ -250,7 +248,6 @@ def _third(view: GraphView, shapes: Shapes, node: Node) -> int | None:
     return _constant(view, node.inputs[2])
 
 
-_Bound = Callable[[GraphView, Shapes, Node], "int | None"]
 # Op -> which input is the index, and what it must be less than.
 _INDEXED: Mapping[str, tuple[int, _Bound]] = {
     "Gather": (1, _rows),
