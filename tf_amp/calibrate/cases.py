@@ -122,7 +122,7 @@ def raw_op(
     /,
     **fixed: Any,
 ) -> Build:
-    """Return what makes an op of tensors, which are its inputs in their order.
+    """Return a maker of an op from tensors, which are its inputs in their order.
 
     Args:
         op: its name.
@@ -170,7 +170,7 @@ _LAYOUTS: Mapping[str, Callable[[Point], Shape]] = {
 
 
 def _laid_out(*layouts: str) -> Callable[[Point], Shapes]:
-    """Return what gives inputs of such layouts their shapes."""
+    """Return a function from points to shapes of inputs of such layouts."""
     makers = [_LAYOUTS[name] for name in layouts]
     return lambda point: tuple(make(point) for make in makers)
 
@@ -262,7 +262,7 @@ _IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
 
 
 def _conv_axes(sizes: Sizes) -> Callable[[int], Axes]:
-    """Return what gives the axes of convolutions by the area of their kernels."""
+    """Return a function from areas of kernels to axes of convolutions."""
 
     def axes(area: int) -> Axes:
         channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
@@ -319,7 +319,7 @@ def _operands(tensors: Shapes, direction: str) -> Shapes:
 
 
 def _convolution(op: str, direction: str, area: int, stride: int) -> Build:
-    """Return what makes a convolution, or one of its gradients, of two tensors."""
+    """Return a maker of a convolution, or of one of its gradients."""
     keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
     if direction == "forward":
         return raw_op(op, **keep)

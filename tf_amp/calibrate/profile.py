@@ -166,7 +166,7 @@ def _least_larger(
     point: Point,
     measured: Mapping[tuple[str, str, Point], float],
 ) -> float | None:
-    """Return what the fastest measured point takes that is larger; None of none."""
+    """Return the seconds of the fastest point that is larger; None of none."""
     return min(
         (
             seconds
@@ -235,7 +235,7 @@ def _nearest(sizes: Sequence[int], size: int) -> int:
 def _rates(
     entry: Mapping[str, Any], seconds: Sequence[float], flops: float = 1.0
 ) -> list[float]:
-    """Return what each point of a class does per second."""
+    """Return the rate of each point of a class, per second."""
     points = product(*entry["axes"].values())
     return [
         _rounded(flops * math.prod(point) / here)

@@ -174,7 +174,7 @@ def _length(case: Case, point: Point) -> int:
 
 
 class Reading(NamedTuple):
-    """What something takes.
+    """Seconds of one thing, by several times.
 
     Attributes:
       seconds: the median of several times.
@@ -239,7 +239,7 @@ class Chain:
 
     @cached_attribute
     def base(self) -> Callable[[], object]:
-        """What it takes to start and end, without the op."""
+        """Start and end, without the op."""
         return self._graph_run.callable(self._base)
 
     def turn(self) -> None:
@@ -248,7 +248,7 @@ class Chain:
         self.bases.append(elapsed(self.base))
 
     def reading(self) -> Reading | None:
-        """Return what one execution of the op takes; None where that is noise."""
+        """Return the seconds of one execution; None where that is noise."""
         runs, bases = Reading.of(self.runs), Reading.of(self.bases)
         whole = runs.minus(bases) if runs and bases else None
         return whole and Reading(whole.seconds / self.length, whole.error / self.length)

@@ -1,4 +1,4 @@
-"""What the pass is told of kernels: by the table, by earlier checks, by new ones.
+"""Faults of kernels for the pass: by the table, by earlier checks, by new ones.
 
 How kernels came out on this machine: a file per machine, and what ships with tf-amp.
 
@@ -50,7 +50,7 @@ _PART = "kernels"
 
 @dataclasses.dataclass(frozen=True)
 class KnownKernels:
-    """What is known of kernels without running any; of the pass's `Kernels`.
+    """Knowledge of kernels without running any; of the pass's `Kernels`.
 
     Attributes:
       machines: by type of device.
@@ -143,7 +143,7 @@ class CheckedKernels(KnownKernels):
 
 
 def _fault_of(kernel: Kernel) -> str | None:
-    """Return what is wrong with a kernel, "" if nothing; None if it does not run."""
+    """Return the fault of a kernel, "" if none; None if it does not run."""
     try:
         return running.fault_in(kernel)
     except (tf.errors.OpError, ValueError) as error:
@@ -152,13 +152,13 @@ def _fault_of(kernel: Kernel) -> str | None:
 
 
 def kernels_of_profile(profile: DeviceProfile) -> KnownKernels:
-    """Return what is known of the kernels of a device that need not be present."""
+    """Return the known kernels of a device that need not be present."""
     machine = Machine(profile.kind.upper(), profile.flags, profile.threads)
     return KnownKernels(dict.fromkeys(("CPU", "GPU", ABSENT_GPU), machine))
 
 
 def kernels_here(config: AmpConfig) -> KnownKernels:
-    """Return what is known of the kernels of the devices that are present."""
+    """Return the known kernels of the devices that are present."""
     present = {device.device_type: device for device in devices.present_devices()}
     return KnownKernels(
         machines={kind: _machine(kind) for kind in present},
@@ -198,7 +198,7 @@ def _machine_text(device: devices.Device) -> str:
 
 
 class Outcomes:
-    """What is known of the kernels of one machine; several threads may use it."""
+    """Outcomes of the kernels of one machine; several threads may use it."""
 
     def __init__(self, machine: str, path: pathlib.Path | None) -> None:
         """Read what ships with tf-amp, and what a file has; None: nothing is kept."""
@@ -213,12 +213,12 @@ class Outcomes:
         return key in self._known
 
     def fault(self, key: str) -> str:
-        """Return what is wrong with a kernel; "" if that is right, or not known."""
+        """Return the fault of a kernel; "" if it is right, or not known."""
         return self._wrong.get(key, "")
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """What is wrong with kernels, by key."""
+        """Faults of kernels, by key."""
         return dict(self._wrong)
 
     def add(self, found: Mapping[str, str]) -> None:
@@ -241,7 +241,7 @@ def outcomes_path(cache_dir: pathlib.Path, machine: str) -> pathlib.Path:
 
 
 def shipped(machine: str) -> dict[str, str]:
-    """Return what is known of the kernels of a machine before any of them has run."""
+    """Return the outcomes of a machine that ship with tf-amp."""
     files = (
         fields_from(p.read_text(encoding="utf-8"), _PART) for p in _shipped_files()
     )
@@ -262,7 +262,7 @@ def _kernels_in(fields: Fields, machine: str) -> dict[str, str]:
 
 @functools.cache
 def outcomes_of(machine: str, cache_dir: pathlib.Path | None) -> Outcomes:
-    """Return what this process knows of the kernels of a machine."""
+    """Return the outcomes that this process has of a machine."""
     path = None if cache_dir is None else outcomes_path(cache_dir, machine)
     return Outcomes(machine, path)
 

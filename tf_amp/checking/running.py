@@ -58,13 +58,13 @@ class Draw(NamedTuple):
 
 
 def bytes_of(kernel: Kernel) -> int:
-    """Return what running it takes in memory, roughly: operands, results, the rest."""
+    """Return the memory of running it, roughly: operands, results, the rest."""
     shapes = (*(each.shape for each in kernel.operands), *kernel.results)
     return sum(16 * math.prod(size or 1 for size in shape or ()) for shape in shapes)
 
 
 def fault_in(kernel: Kernel) -> str:
-    """Return what is wrong with a kernel all of whose sizes are known; "" if nothing.
+    """Return the fault of a kernel all of whose sizes are known; "" if none.
 
     Raises:
       tf.errors.OpError: it cannot be run in float32 or in 16 bits.

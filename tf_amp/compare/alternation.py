@@ -51,7 +51,7 @@ _Turn = TypeVar("_Turn")
 
 
 class Verdict(NamedTuple):
-    """What pairs of neighboring runs say of which way is faster.
+    """Which way is faster, by pairs of neighboring runs.
 
     Attributes:
       pairs: seconds of one step in float32 and in 16 bits, of neighboring runs.
@@ -82,18 +82,18 @@ class Verdict(NamedTuple):
 
     @property
     def is_slower(self) -> bool:
-        """Whether 16 bits take longer, by more than is not worth a word."""
+        """True if 16 bits take longer, by more than is not worth a word."""
         return math.log(self.ratio) < -LEAST_GAIN
 
     @property
     def leans_faster(self) -> bool:
-        """Whether 16 bits pay beyond doubt; more pairs may find that they do."""
+        """True if 16 bits pay beyond doubt; more pairs may find that they do."""
         middle = math.log(self.ratio)
         return middle > LEAST_GAIN and middle > self._doubt
 
     @property
     def is_faster(self) -> bool | None:
-        """Whether 16 bits pay; None where more pairs are to decide."""
+        """True if 16 bits pay; None where more pairs are to decide."""
         if len(self.pairs) < FEWEST_PAIRS:
             return None
         if self.leans_faster:
@@ -193,7 +193,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """What a call in float32 takes; 0 while that is not known."""
+        """Seconds of a call in float32; 0 while that is not known."""
         return self._typical(self._calm)
 
     def note(self, kind: Hashable, seconds: float) -> None:

@@ -10,7 +10,7 @@ iterators and all kernels of stateful ops, by the names of their nodes, so that 
 random draws go on in one stream; only those within functions that are not inlined are
 each instance's own. A plan that changes the type of such a kernel is not compared.
 Partial runs, `make_callable`, and Sessions on a server, whose graphs arrive elsewhere,
-go by their prices.
+follow their prices.
 
 A site is forgotten with its function or Session. What is not called any more is not
 compared any more: its graphs would stay for ever.
@@ -55,7 +55,7 @@ MOST_IDLE_SECONDS, MOST_UNDECIDED = 300.0, 64
 
 @dataclasses.dataclass(eq=False, slots=True)
 class CallSite:
-    """What is called, in one instance or another, and what is going on with it.
+    """A function, or a run of a Session, that is called in one instance or another.
 
     Attributes:
       key: of a function its name, of a run what is fed, fetched and run.
@@ -130,7 +130,7 @@ class CallSite:
 
 
 class Entry(NamedTuple):
-    """What a thread calls, and in which instance: that is whose graph arrives on it.
+    """The call of a thread, and its instance: the owner of a graph that arrives on it.
 
     Attributes:
       site: None outside of calls.
@@ -147,12 +147,12 @@ class Entry(NamedTuple):
 
     @property
     def is_float32(self) -> bool:
-        """Whether the graph is to be left unchanged."""
+        """True if the graph is to be left unchanged."""
         return self.label == FLOAT32
 
     @property
     def is_late(self) -> bool:
-        """Whether the graph has run in float32 before.
+        """True if the graph has run in float32 before.
 
         Its plan has waited for the comparison to begin.
         """
@@ -160,13 +160,13 @@ class Entry(NamedTuple):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the graph is that of calls in float32 before."""
+        """True if the graph is that of calls in float32 before."""
         comparison = self.comparison
         return comparison is not None and comparison.is_late and self.label == MIXED
 
     @property
     def shares_kernels(self) -> bool:
-        """Whether instances share the kernels that keep state.
+        """True if instances share the kernels that keep state.
 
         Those of a Session do, but for the kernels in functions that it calls.
         """
@@ -220,7 +220,7 @@ class Entry(NamedTuple):
             comparison.when_decided(decided)
 
     def instance_of(self, name: bytes, *, has_instances: bool) -> bytes:
-        """Return what the graph calls for a function that XLA compiles.
+        """Return the name that the graph calls for a function that XLA compiles.
 
         While that one is undecided, the steps of what the graph belongs to are
         compared, and decide for it; the graph must have instances itself.
@@ -247,7 +247,7 @@ class Entry(NamedTuple):
 
 
 class _Thread(threading.local):
-    """What a thread calls."""
+    """The innermost call of each thread."""
 
     entry: Entry = Entry()
 
@@ -262,7 +262,7 @@ _sessions: weakref.WeakKeyDictionary[Any, dict[Hashable, CallSite]] = (
 
 
 def current() -> Entry:
-    """Return what this thread calls, which is what a graph on it belongs to."""
+    """Return the call of this thread, which a graph on it belongs to."""
     return _thread.entry
 
 
@@ -336,7 +336,7 @@ def undecided_compiled() -> tuple[bytes, ...]:
 
 
 def _end_idle_comparisons() -> None:
-    """End what nobody calls any more; workers end theirs together."""
+    """End what is not called any more; workers end theirs together."""
     undecided = [
         (site.comparison.last_call, site)
         for site in all_sites()
@@ -392,7 +392,7 @@ def comparing_runs(
 ) -> Callable[..., Any]:
     """Wrap the method that runs a graph in a Session.
 
-    The graph is optimized anew, too, as often as its settings have changed. Something
+    The graph is optimized again, too, as often as its settings have changed. Something
     is done at the first run, as with functions.
     """
 
@@ -402,7 +402,7 @@ def comparing_runs(
     ) -> Any:
         if handle is not None:
             return run(session, handle, targets, fetches, feeds, *args)
-        anew = times_changed(session.graph) * len(LABELS)
+        optimized = times_changed(session.graph) * len(LABELS)
         names = (frozenset(t.ref() for t in fetches), frozenset(targets))
         key = (frozenset(feeds), *names)
         of_session = _sessions.setdefault(session, {})
@@ -412,7 +412,7 @@ def comparing_runs(
             first_called(session)
 
         def call(label: str) -> Any:
-            number = anew + LABELS.index(label)
+            number = optimized + LABELS.index(label)
             again = functions.targets_of_instance(number, targets, fetches)
             return call_as(
                 site, label, run, session, None, again, fetches, feeds, *args

@@ -67,7 +67,7 @@ def digest_of_products(graph_def: GraphDef, shapes: Shapes) -> str:
     Grappler comes twice with each graph, the second time with one that differs a
     little, and has another fingerprint. Two graphs that have nothing in common may bear
     one name (`step`, `<lambda>`, Keras' own) and fetch nodes of one name. The products
-    and convolutions stay as they are between the visits, and differ from graph to graph
+    and convolutions stay the same between the visits, and differ from graph to graph
     of a process.
     """
     products = sorted(
@@ -144,7 +144,7 @@ class _Functions:
         return _digest([self._digest_of(function.name), attrs])
 
     def _digest_of(self, name: str) -> bytes:
-        """Return what identifies a function: its body, if that is known."""
+        """Return the digest of a function: of its body, if that is known."""
         if name not in self._digests:
             # A name ends with a number that counts traces. A recursive call ends here.
             self._digests[name] = _COUNTER.sub(b"", name.encode())

@@ -2,9 +2,9 @@
 
 Reading believes nothing: a file that is something else is left out with one warning,
 and what is in it is checked by who knows it. A process adds to what the file says by
-then, and replaces it whole, with the rights that its user's files have. Nobody waits
-for another; where two write at once, the one that comes last may take away what the
-other has added. Where nothing can be read or written, the process alone remembers, and
+then, and replaces it whole, with the rights that its user's files have. No process
+waits for another; where two write at once, the last one may take away what the other
+has added. Where nothing can be read or written, the process alone remembers, and
 says so once, of whatever files there are.
 """
 
@@ -39,7 +39,7 @@ class KeptFile:
         self._lock = renewed_lock()
 
     def read(self) -> Fields:
-        """Return what it says; nothing where it is not there, or is something else."""
+        """Return its fields; none where it is not there, or is something else."""
         if self._path is None:
             return {}
         try:
@@ -64,7 +64,7 @@ class KeptFile:
 
 
 def fields_from(text: str, part: str) -> Fields:
-    """Return what the text of such a file says.
+    """Return the fields in the text of such a file.
 
     Raises:
       ValueError: it is no such text, or lacks the mapping that is named.
@@ -100,7 +100,7 @@ def is_line(value: object) -> bool:
 
 
 def _fields_in(path: pathlib.Path, part: str) -> Fields:
-    """Return what a file says; OSError where that is not to be known."""
+    """Return the fields of a file; OSError where it cannot be read."""
     if not path.exists():
         return {}
     if not path.is_file():

@@ -29,7 +29,7 @@ Where prices of the plan are still to be learned (`verdicts`), a few more calls 
 instance are profiled, in turn and as rarely; the verdict is known by then.
 
 Workers that train in step alternate at the same calls, which nothing measured moves.
-The chief decides; all go by what it has decided a pair before, so that nobody waits
+The chief decides; all follow what it has decided a pair before, so that none waits
 for a call that waits for it. What no worker hears of the chief ends the comparison with
 the plan that was begun with. Errors are the program's.
 
@@ -86,7 +86,7 @@ Seconds = Mapping[str, float]
 
 
 class Turn(NamedTuple):
-    """What is called next: the instance of a label, and whether that is profiled."""
+    """The next call: the instance of a label, and whether that is profiled."""
 
     label: str
     is_profiled: bool = False
@@ -94,7 +94,7 @@ class Turn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """What the steps of a comparison have shown.
+    """Measurements of a comparison.
 
     Attributes:
       compared: their times; None where an instance failed.
@@ -114,7 +114,7 @@ Profiled = Callable[[Steps], None]
 
 
 class Agreement(Protocol):
-    """What several workers decide together."""
+    """A decision that several workers make together."""
 
     def verdict(self, pairs: int, is_faster: bool | None) -> bool | None:
         """Return whether 16 bits are faster for all; None: the comparison goes on.
@@ -172,17 +172,17 @@ class StepComparison:
 
     @property
     def is_late(self) -> bool:
-        """Whether calls before the comparison run in float32."""
+        """True if calls before the comparison run in float32."""
         return self.mixed == LATE
 
     @property
     def is_over(self) -> bool:
-        """Whether all calls are the winner's from now on."""
+        """True if all calls are the winner's from now on."""
         return self._next is None
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is that of several workers."""
+        """True if it is that of several workers."""
         return self._agreement is not None
 
     def share(self, agreement: Agreement) -> None:
@@ -235,7 +235,7 @@ class StepComparison:
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether it is yet to begin, with the program's own calls in float32."""
+        """True if it is yet to begin, with the program's own calls in float32."""
         is_next = self._next is not None and self._next.label == LATE
         return self.is_late and not self._counts[LATE] and not is_next
 

@@ -60,7 +60,7 @@ _lock = renewed_lock()
 
 
 class StepVerdicts(NamedTuple):
-    """What steps have shown, and will show; of the pass's `OwnSteps`.
+    """Verdicts of steps, earlier ones and those to come; of the pass's `OwnSteps`.
 
     Attributes:
       memory: of the device that the graph runs on.
@@ -145,7 +145,7 @@ class StepVerdicts(NamedTuple):
 
 
 def own_steps_for(config: AmpConfig, device_type: str) -> StepVerdicts | None:
-    """Return what lets steps decide; None where prices alone do.
+    """Return the memory by which steps decide; None where prices alone do.
 
     So it is with tuning off, where another device is planned for, and under
     determinism, where plans may not change.
@@ -195,10 +195,10 @@ def state_keeper(graph_def: GraphDef) -> NodeDef | None:
 
 
 class KeptVerdict(NamedTuple):
-    """Whether a graph was faster in 16 bits.
+    """The verdict on a graph, as it is kept.
 
     Attributes:
-      graph: its name, for people.
+      graph: its name, human-readable.
       faster: whether it was.
       float32_seconds: of a step in float32.
       low_seconds: of a step in 16 bits.
@@ -213,7 +213,7 @@ class KeptVerdict(NamedTuple):
 
 
 class StepMemory:
-    """What own steps have shown on one device; several threads may use it.
+    """Verdicts and lessons of one device; several threads may use it.
 
     Attributes:
       device: names it in the file.
@@ -276,7 +276,7 @@ class StepMemory:
 
 
 def fields_of(path: pathlib.Path | None) -> dict[str, Fields]:
-    """Return what a file says, by device; nothing where it is no such file."""
+    """Return the fields of a file by device; none where it is no such file."""
     return _devices_in(KeptFile(path, _PART).read())
 
 
@@ -315,14 +315,14 @@ def memory_path(cache_dir: pathlib.Path) -> pathlib.Path:
 
 
 def learned_for(config: AmpConfig, device_type: str) -> Learned | None:
-    """Return what was learned of this device; None where prices alone decide."""
+    """Return the lessons of this device; None where prices alone decide."""
     if config.tune == "off" or config.device_profile is not None:
         return None
     return memory_of(config.cache_dir, device_type).learned
 
 
 def memory_of(cache_dir: pathlib.Path | None, device_type: str) -> StepMemory:
-    """Return what this process knows of its devices of one type.
+    """Return the memory of this process for its devices of one type.
 
     It is read when the first graph arrives, and shared by all graphs from then on.
     """

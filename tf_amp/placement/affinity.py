@@ -1,7 +1,7 @@
 """Low-precision and float32 parts of a graph on devices that suit them.
 
     affinity = tf_amp.placement.precision_affinity({"GPU:0": "t4", "GPU:1": "a100"})
-    placed = affinity.place(graph_def, ["logits"])  # a graph at hand
+    placed = affinity.place(graph_def, ["logits"])  # a given graph
     with affinity:  # all graphs that first run within
         train_step(batch)
 
@@ -42,7 +42,7 @@ Profiles = Mapping[str, str | DeviceProfile]
 
 
 class PrecisionAffinity:
-    """Two devices to divide graphs between: those at hand, or those run within."""
+    """Two devices to divide graphs between: given ones, or those run within."""
 
     def __init__(self, site: Site, margin: float) -> None:
         """Take checked devices; `precision_affinity` makes them."""
@@ -88,7 +88,7 @@ class PrecisionAffinity:
     def _place_rewrite(
         self, graph_def: Any, rewrite: Rewrite, item: Item, shapes: Shapes, chosen: Any
     ) -> Rewrite:
-        """Return what is to run instead of a rewritten graph."""
+        """Return the rewrite to run instead of a given one."""
         if rewrite.plan is None:
             return rewrite
         with collection_paused():
@@ -174,7 +174,7 @@ def precision_affinity(
     seconds_per_transfer: float = TRANSFER_SECONDS,
     margin: float = _LEAST_SHARE,
 ) -> PrecisionAffinity:
-    """Return what divides graphs between two unlike devices where that pays.
+    """Return a divider of graphs between two unlike devices, where that pays.
 
     Args:
       devices: two names, each with its profile (the name of a shipped one, a path, or a

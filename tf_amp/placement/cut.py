@@ -72,7 +72,7 @@ class Site:
     seconds_per_transfer: float
 
     def transfer_seconds(self, tensor_bytes: int) -> float:
-        """Return what moving a tensor to the other device takes."""
+        """Return the seconds of moving a tensor to the other device."""
         return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
 
 
@@ -208,7 +208,7 @@ class _Division:
         return self.count if self.sides[node] == _ELSEWHERE else self.sides[node]
 
     def crossings(self, pricer: Pricer) -> list[tuple[CastTerm, int]]:
-        """Return what moving each port that is read takes, and its bytes."""
+        """Return by port that is read a term for moving it, and its bytes."""
         terms = []
         for node in self._view.nodes:
             if node.index in self.third:

@@ -79,7 +79,7 @@ def offload_optimizer(
 
 
 def offload_report(optimizer: Any) -> OffloadReport:
-    """Return what offloading saves and takes, as predicted when it was built.
+    """Return the predicted savings and costs of an offloaded optimizer.
 
     Raises:
       ConfigError: the optimizer is not offloaded, or has not been built.
@@ -201,7 +201,7 @@ def _mebi(count: int) -> str:
 
 @dataclasses.dataclass(eq=False)
 class HostState:
-    """What belongs to one offloaded optimizer, with copies once that is built.
+    """State of one offloaded optimizer, with copies once that is built.
 
     It is no trackable object.
     """
@@ -358,7 +358,7 @@ class HostCopies:
         return self._counterpart(variable, self.copies)
 
     def original_of(self, variable: Any) -> Any:
-        """Return what a variable is a copy of; of a stranger, itself."""
+        """Return the original of a copy; of another variable, itself."""
         return self._counterpart(variable, self.originals)
 
     def _counterpart(self, variable: Any, among: Sequence[Any]) -> Any:
@@ -366,7 +366,7 @@ class HostCopies:
         return variable if index is None else among[index]
 
     def refresh(self) -> None:
-        """Read the weights anew that somebody else has written.
+        """Read the weights again that others have written.
 
         Others may be less than their copies, which are not rounded.
         """

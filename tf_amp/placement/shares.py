@@ -1,4 +1,4 @@
-"""What each of several unlike replicas gets of a batch, and in which type it computes.
+"""Shares of a batch for several unlike replicas, and the types they compute in.
 
 A step of a data-parallel group takes as long as its slowest replica, so shares are in
 proportion to throughput: examples per second of a step, on each device in each type.
@@ -33,7 +33,7 @@ Throughputs = Mapping[str, float | Mapping[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one device is to do.
+    """The work of one device.
 
     Attributes:
       device: as given.
@@ -79,7 +79,7 @@ class Shares:
         return max(most / share.examples_per_second for share in self.shares)
 
     def weights(self) -> tuple[float, ...]:
-        """Return what each replica's mean gradient counts in that of the batch."""
+        """Return the weight of each replica's mean gradient in that of the batch."""
         batch = sum(share.examples for share in self.shares)
         return tuple(share.examples / batch for share in self.shares)
 
@@ -176,7 +176,7 @@ def measured_throughputs(
     """Measure a step on each device and in each type, one after the other.
 
     Args:
-      step: called with `batch`; it is traced anew for each device and type, if it is a
+      step: called with `batch`; it is traced again for each device and type, if it is a
         tf.function too, and returns a tensor or nest of them, whose values are waited
         for. Variables it uses exist before, and change if it changes them. Other
         functions that it calls keep the types of their first trace, which is warned of.
@@ -190,7 +190,7 @@ def measured_throughputs(
 
     Raises:
       ConfigError: a device is not there, a type is unknown, the batch is empty, or the
-        step is a ConcreteFunction, which cannot be traced anew.
+        step is a ConcreteFunction, which cannot be traced again.
     """
     if explanation.is_concrete(step):
         graph: Any = getattr(step, "graph", None)

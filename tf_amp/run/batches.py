@@ -44,7 +44,7 @@ def specs_of(function: Any) -> tuple[tf.TensorSpec, ...]:
     args, kwargs = function.structured_input_signature
     given = tf.nest.flatten([args, kwargs])
     specs = [spec for spec in given if isinstance(spec, tf.TensorSpec)]
-    # Flattening goes by sorted keys.
+    # Flattening follows sorted keys.
     names = [*(_name_of(s) for s in tf.nest.flatten(args)), *sorted(kwargs)]
     if len(names) != len(specs):
         names = list(map(_name_of, specs))
@@ -53,7 +53,7 @@ def specs_of(function: Any) -> tuple[tf.TensorSpec, ...]:
 
 
 def described(spec: tf.TensorSpec) -> str:
-    """Return what is expected of an input, for people."""
+    """Describe what is expected of an input."""
     if spec.shape.rank is None:
         return f"{spec.name}: {spec.dtype.name}, any shape"
     sizes = ("?" if size is None else str(size) for size in spec.shape)
@@ -152,7 +152,7 @@ def checked_batches(given: Iterable[Any], specs: Specs) -> tuple[Batch, ...]:
 
 
 def made_up(spec: tf.TensorSpec, batch: int) -> Any:
-    """Return values for an input that nobody gives any for, the same each time.
+    """Return synthetic values for an input, the same each time.
 
     `batch` is the size of the first axis, where that is open; an unknown rank is 2.
     """

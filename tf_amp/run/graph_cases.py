@@ -57,7 +57,7 @@ class Watched:
     its type in a rewritten graph, where the tensor itself may be in 16 bits.
 
     Attributes:
-      name: for people.
+      name: human-readable.
       kind: "output" or "gradient".
       node: name of the reader, or of the node that makes it.
       input: of the reader; None: `node` makes it.
@@ -83,9 +83,9 @@ class GraphCase:
       values: what is known of the data that comes in, by the names that a sandbox gives
         its contents: a variable's is that of its handle, a tensor's `node:output`.
       watched: the tensors to compare.
-      name: of the graph, for people.
-      variables: names of variables for people, by name of their handle.
-      run_shapes: static shapes for the values at hand, where `shapes` leaves some open.
+      name: of the graph, human-readable.
+      variables: human-readable names of variables, by name of their handle.
+      run_shapes: static shapes for the values given, where `shapes` leaves some open.
     """
 
     graph_def: GraphDef
@@ -210,9 +210,9 @@ def execute(
 
 
 def rounded(value: Array, low_dtype: str) -> Array:
-    """Return float32 values as a 16-bit type holds them; others as they are.
+    """Return float32 values as a 16-bit type holds them; others unchanged.
 
-    What does not fit into the type stays as it is, so that nothing becomes infinite.
+    What does not fit into the type stays unchanged, so that nothing becomes infinite.
     """
     if value.dtype != np.float32:
         return value

@@ -3,7 +3,7 @@
     variables        private ones of the same type and shape, with made-up values
     data from outside  (arguments, iterators, tables, Python)  made-up tensors
     effects outside    (prints, files, queues, sends)          left out
-    the rest           as it is
+    the rest           unchanged
 
 Updates of variables are run, on the private ones: so the time is that of the whole
 step. The graph before and the graph after a rewrite come to share variables and data,
@@ -306,7 +306,7 @@ class Content(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return what it takes in memory."""
+        """Return its size in memory."""
         name = tf.dtypes.as_dtype(self.dtype).name
         return math.prod(self.shape) * DTYPE_BYTES.get(name, 8)
 

@@ -127,7 +127,7 @@ class GraphRun:
         return self.operation(name).outputs[output]
 
     def callable(self, fetches: Any, feeds: Sequence[Any] = ()) -> Callable[..., Any]:
-        """Return what runs the graph, given values for feeds."""
+        """Return a function that runs the graph, given values for feeds."""
         return self.session.make_callable(  # type: ignore[no-any-return]
             fetches, list(feeds) or None, accept_options=True
         )
@@ -257,7 +257,7 @@ def most_bytes(device_type: str = "CPU") -> int:
 
 
 def free_bytes(device_type: str = "CPU") -> int:
-    """Return what the machine and the process' control group leave, or every GPU."""
+    """Return the bytes that the machine and the control group leave, or every GPU."""
     if device_type == "CPU":
         limits = [_machine_free(), _group_free()]
     else:
@@ -277,7 +277,7 @@ def _pools(device_type: str) -> tuple[tuple[str, int], ...]:
 
 
 def _pool_free(name: str, most: int) -> int | None:
-    """Return what is left; None where TensorFlow keeps no account of a device."""
+    """Return the bytes left; None where TensorFlow keeps no account of a device."""
     try:
         used = tf.config.experimental.get_memory_info(name)["current"]
     except ValueError:

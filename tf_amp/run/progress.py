@@ -1,6 +1,6 @@
 """How far work has come that takes long, for whoever listens; needs no TensorFlow.
 
-Tools `report` what they do; by default nobody listens.
+Tools `report` what they do; by default there is no listener.
 """
 
 from __future__ import annotations

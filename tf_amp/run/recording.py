@@ -92,9 +92,9 @@ class Tap:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """What to record of a graph.
+    """The tensors of a graph to record.
 
-    `begin` receives zero as a run begins, before all else; None: nobody does. Values
+    `begin` receives zero as a run begins, before all else; None: no one does. Values
     enter loops from outside of any through the nodes named.
     """
 

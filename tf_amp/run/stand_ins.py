@@ -1,6 +1,6 @@
-"""What becomes of each node when a graph is run for its time only.
+"""The role of each node when a graph is run for its time only.
 
-What computes runs as it is; what brings data in from outside is replaced by synthetic
+What computes runs unchanged; what brings data in from outside is replaced by synthetic
 tensors; what acts on the outside is left out. The ops' definitions say which is which:
 an op that does not declare itself stateful computes.
 What neighbors show of such data counts: shapes, and what integers must be less than.
@@ -71,10 +71,10 @@ _Bound = Callable[[GraphView, Shapes, Node], "int | None"]
 
 
 class Role(enum.Enum):
-    """What a node is in the sandbox."""
+    """The part of a node in the sandbox."""
 
-    COMPUTE = "runs as it is"
-    PASS = "hands its first input on"
+    COMPUTE = "runs unchanged"
+    PASS = "passes its first input"
     HANDLE = "the handle of a variable, replaced by a private one's"
     VARIABLE = "holds its value itself; a private one of the same type"
     SOURCE = "left out, with synthetic tensors in place of its outputs"
@@ -97,7 +97,7 @@ _UNDECLARED: Mapping[str, Role] = {
 
 
 def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
-    """Return what finds the role of each node of `graph_def`."""
+    """Return a function from nodes of `graph_def` to their roles."""
     library = library_of(graph_def)
     harmless: dict[str, bool] = {}
 
@@ -149,7 +149,7 @@ def _has_private_state(op: str, op_def: op_def_pb2.OpDef) -> bool:
 
 
 def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
-    """Return whether an op hands on or takes a v1 handle that is no variable's."""
+    """Return whether an op passes or takes a v1 handle that is no variable's."""
     fixed = (types_pb2.DT_STRING, *OPAQUE)
     args = (*op_def.input_arg, *op_def.output_arg)
     return any(arg.is_ref and arg.type in fixed for arg in args)
@@ -186,7 +186,7 @@ def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
 
 
 def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
-    """Return what integers at a port must be less than, where a reader shows it."""
+    """Return by port the bound of its integers, where a reader shows one."""
     bounds: dict[Port, int] = {}
     for port, bound in _bounds_from_readers(view, shapes):
         waiting = [port]

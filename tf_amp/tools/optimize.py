@@ -1,7 +1,7 @@
-"""`tf_amp.optimize`: a function, model or graph at hand, in mixed precision.
+"""`tf_amp.optimize`: a given function, model or graph, in mixed precision.
 
-The original stays as it is. What is returned shares its variables, and is not rewritten
-again when it runs.
+The original stays unchanged. What is returned shares its variables, and is not
+rewritten again when it runs.
 """
 
 from __future__ import annotations
