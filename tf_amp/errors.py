@@ -1,11 +1,21 @@
-"""What tf_amp raises; every message says what was received and how to fix it."""
+"""What tf_amp raises, and how an error is shown that nobody catches.
+
+Every message says what was received and how to fix it.
+"""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
 
 from grappler_pass.errors import AmpError as AmpError
 from grappler_pass.errors import MissingExtraError as MissingExtraError
 from grappler_pass.errors import ShimError as ShimError
 from grappler_pass.errors import StageError as StageError
+
+# `sys.excepthook`, which may be the program's own.
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
 class ConfigError(AmpError, ValueError):
@@ -65,3 +75,34 @@ class ConversionError(AmpError, OSError):
 
 class CheckpointMismatchError(AmpError, ValueError):
     """A checkpoint holds the state of another loss scale than the program's."""
+
+
+def show_in_a_line(is_meant: Callable[[BaseException], bool]) -> None:
+    """Show errors of a kind in one line, without a traceback."""
+    _show(is_meant, lambda error, before: print(f"tf-amp: {error}", file=sys.stderr))
+
+
+def show_from(error: BaseException, first: TracebackType | None) -> None:
+    """Show an error with its frames from the first one given on; None: with none."""
+
+    def show(error: BaseException, before: Hook) -> object:
+        return before(type(error), error.with_traceback(first), first)
+
+    _show(lambda other: other is error, show)
+
+
+def _show(
+    is_meant: Callable[[BaseException], bool],
+    show: Callable[[BaseException, Hook], object],
+) -> None:
+    before: Hook = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, frames: TracebackType | None
+    ) -> None:
+        if is_meant(error):
+            show(error, before)
+        else:
+            before(kind, error, frames)
+
+    sys.excepthook = hook

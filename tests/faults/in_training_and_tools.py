@@ -216,7 +216,7 @@ _OF_SETTINGS = (
     Fault(
         "A word such as no switches a setting on.",
         "tf_amp/config/setting_values.py",
-        'raise ConfigError(f"{name}: received {value!r}; allowed are True and False.")',
+        'raise refusal(name, value, "are True and False")',
         "return bool(value)",
         (
             f"{_TF_AMP}/config/test_config.py::"

@@ -17,10 +17,9 @@ from tf_amp import _tensorflow_private as private
 from tf_amp.commands.doctor import REINSTALL, Finding
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import ConfigError, TensorFlowMissingError
+from tf_amp.errors import ConfigError
 from tf_amp.rewriting import graph_settings
 from tf_amp.runtime import switch
-from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.bench.record import versions_of
 
 Findings = Iterator[Finding]
@@ -34,11 +33,7 @@ _AFFINITY = "NUMA Affinity"
 
 
 def versions() -> Finding:
-    """Look for a supported TensorFlow, and list versions."""
-    try:
-        check_tensorflow()
-    except TensorFlowMissingError as error:
-        return Finding("TensorFlow", error.state, error.remedy, fatal=True)
+    """List the versions of what computes."""
     pairs = (("Python", platform.python_version()), *versions_of(_DISTRIBUTIONS))
     return Finding("versions", ", ".join(map(" ".join, pairs)))
 

@@ -27,8 +27,9 @@ from tf_amp.config.amp_config import (
     switches_set,
 )
 from tf_amp.config.setting_values import LIST_PREFIX
-from tf_amp.errors import AmpError
+from tf_amp.errors import AmpError, TensorFlowMissingError
 from tf_amp.runtime import autostart
+from tf_amp.tensorflow_version import check_tensorflow
 
 SUMMARY = "say whether it works here, and how to fix it"
 EXITS = {DONE: "healthy", FAILED: "not healthy"}
@@ -123,12 +124,14 @@ def examine() -> Iterator[Finding]:
         advice = f"pip install {' '.join(missing)}"
         yield Finding("packages", f"missing: {', '.join(missing)}", advice, fatal=True)
         return
+    try:
+        check_tensorflow()
+    except TensorFlowMissingError as error:
+        yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
+        return
     from tf_amp.commands import _doctor_checks as checks
 
-    versions = checks.versions()
-    yield versions
-    if versions.fatal:
-        return
+    yield checks.versions()
     if config is not None and (why := checks.why_unusable(config)):
         yield Finding("settings", why, _FIX_SETTING, fatal=True)
         config = None

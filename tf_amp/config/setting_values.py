@@ -67,14 +67,19 @@ def checked_word(
     text = fold(value) if isinstance(value, str) else value
     if isinstance(text, str) and text in allowed:
         return text
-    raise ConfigError(f"{name}: received {value!r}; allowed are {', '.join(allowed)}.")
+    raise refusal(name, value, f"are {', '.join(allowed)}")
+
+
+def refusal(name: str, value: object, allowed: str) -> ConfigError:
+    """Return the error of a value that is none of those allowed."""
+    return ConfigError(f"{name}: received {value!r}; allowed {allowed}.")
 
 
 def checked_bool(value: object, name: str) -> bool:
     """Return True or False; words such as "no" would all be true."""
     if isinstance(value, bool):
         return value
-    raise ConfigError(f"{name}: received {value!r}; allowed are True and False.")
+    raise refusal(name, value, "are True and False")
 
 
 def flag_from_text(text: str, name: str) -> bool:
@@ -103,7 +108,7 @@ def checked_tune(value: object, name: str = "tune") -> str:
     if text in OFF:
         return "off"
     if text not in ON and not _EARLIER_TUNE.fullmatch(text):
-        raise ConfigError(f"{name}: received {value!r}; allowed are on and off.")
+        raise refusal(name, value, "are on and off")
     if text not in ON:
         from absl import logging
 
@@ -114,20 +119,25 @@ def checked_tune(value: object, name: str = "tune") -> str:
 
 def checked_tie(value: object, name: str = "tie") -> float:
     """Return what `AmpConfig.tie` may be."""
-    share = _number(str(value))
-    if 0.0 <= share <= 1.0:
-        return share
-    raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
+    share = _number(value)
+    if not 0.0 <= share <= 1.0:
+        raise refusal(name, value, "are numbers from 0 to 1")
+    return share
 
 
 def checked_tolerance(value: object, name: str = "tolerance") -> float | None:
     """Return a largest relative error; None: by the type."""
-    tolerance = None if value is None else _number(str(value))
-    if tolerance is None or 0.0 < tolerance < math.inf:
-        return tolerance
-    raise ConfigError(
-        f"{name}: received {value!r}; allowed are numbers greater than 0."
-    )
+    tolerance = None if value is None else _number(value)
+    if tolerance is not None and not 0.0 < tolerance < math.inf:
+        raise refusal(name, value, "are numbers greater than 0")
+    return tolerance
+
+
+def _number(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
 
 
 def checked_fusions(value: object, name: str = "fuse") -> tuple[str, ...]:
@@ -138,12 +148,10 @@ def checked_fusions(value: object, name: str = "fuse") -> tuple[str, ...]:
     if text in ON:
         return RULES
     words = re.split(r"[\s,]+", text) if isinstance(text, str) else text
-    given = set(words) if isinstance(words, Iterable) else set()
-    if given and given <= {*RULES}:
-        return tuple(rule for rule in RULES if rule in given)
-    raise ConfigError(
-        f"{name}: received {value!r}; allowed are on, off and {', '.join(RULES)}."
-    )
+    rules = set(words) if isinstance(words, Iterable) else set()
+    if rules and rules <= {*RULES}:
+        return tuple(rule for rule in RULES if rule in rules)
+    raise refusal(name, value, f"are on, off and {', '.join(RULES)}")
 
 
 def _path_text(value: object, name: str, allowed: str) -> str:
@@ -151,14 +159,7 @@ def _path_text(value: object, name: str, allowed: str) -> str:
     if isinstance(text, str) and text:
         # What a shell does, where the variable is set in one.
         return os.path.expanduser(text)
-    raise ConfigError(f"{name}: received {value!r}; allowed is {allowed}.")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    raise refusal(name, value, f"is {allowed}")
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
@@ -185,12 +186,11 @@ def checked_patterns(value: object, name: str = "exclude") -> tuple[str, ...]:
     """
     patterns = (value,) if isinstance(value, str | re.Pattern) else value
     if not isinstance(patterns, Iterable):
-        raise ConfigError(
-            f"{name}: received {value!r}; allowed are regular expressions for names "
-            "of operations, such as ['softmax', '^head/'], and Keras layers."
-        )
-    spelled_out = (p for given in patterns for p in _spelled_out(given, name))
-    return tuple(_checked(pattern, name) for pattern in spelled_out)
+        allowed = "are regular expressions for names of operations, such as "
+        allowed += "['softmax', '^head/'], and Keras layers"
+        raise refusal(name, value, allowed)
+    spelled_out = (p for each in patterns for p in _spelled_out(each, name))
+    return tuple(_checked_pattern(pattern, name) for pattern in spelled_out)
 
 
 def patterns_from_text(text: str, name: str) -> tuple[str, ...]:
@@ -198,22 +198,21 @@ def patterns_from_text(text: str, name: str) -> tuple[str, ...]:
     return checked_patterns(text.split(), name)
 
 
-def _spelled_out(given: object, name: str) -> Iterator[object]:
+def _spelled_out(pattern: object, name: str) -> Iterator[object]:
     """Yield a pattern, or those in the file that it names."""
-    if not isinstance(given, str) or not given.startswith("@"):
-        yield given
+    if not isinstance(pattern, str) or not pattern.startswith("@"):
+        yield pattern
         return
-    path = pathlib.Path(os.path.expanduser(given[1:]))
+    path = pathlib.Path(os.path.expanduser(pattern[1:]))
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{name}: received {given}, but {path} cannot be read: {error}."
-        ) from error
+        said = f"{name}: received {pattern}, but {path} cannot be read: {error}."
+        raise ConfigError(said) from error
     yield from (line for line in map(str.strip, lines) if line and line[0] != "#")
 
 
-def _checked(pattern: object, name: str) -> str:
+def _checked_pattern(pattern: object, name: str) -> str:
     text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(
@@ -223,9 +222,8 @@ def _checked(pattern: object, name: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ConfigError(
-            f"{name}: {text!r} is no regular expression: {error}."
-        ) from error
+        said = f"{name}: {text!r} is no regular expression: {error}."
+        raise ConfigError(said) from error
     return text
 
 
@@ -291,17 +289,11 @@ def edits_from_env(texts: Mapping[str, str]) -> tuple[ListEdit, ...]:
     prefixed = (name for name in texts if name.startswith(LIST_PREFIX))
     edits = (name for name in prefixed if name.endswith(("_ADD", "_REMOVE")))
     refuse_unknown(edits, tuple(_LIST_VARIABLES))
-    ops = {
-        name: tuple(op.strip() for op in texts.get(name, "").split(",") if op.strip())
-        for name in _LIST_VARIABLES
-    }
-    return checked_edits(
-        tuple(
-            ListEdit(*_LIST_VARIABLES[name], listed, name)
-            for name, listed in ops.items()
-            if listed
-        )
-    )
+    read = []
+    for name, place in _LIST_VARIABLES.items():
+        ops = tuple(filter(None, map(str.strip, texts.get(name, "").split(","))))
+        read += [ListEdit(*place, ops, name)] if ops else []
+    return checked_edits(tuple(read))
 
 
 def edits_from_mapping(
@@ -358,29 +350,28 @@ def _items(
     lists: object, name: str, known: tuple[str, ...]
 ) -> Iterable[tuple[str, object]]:
     """Return the items of a mapping whose keys are all known, or raise ConfigError."""
+    keys = ", ".join(known)
     if not isinstance(lists, Mapping):
-        raise _refusal(name, lists, f"mappings with the keys {', '.join(known)}")
+        raise _list_refusal(name, lists, f"mappings with the keys {keys}")
     for key in lists:
         if key not in known:
-            raise _refusal(name, key, f"the keys {', '.join(known)}")
+            raise _list_refusal(name, key, f"the keys {keys}")
     return lists.items()
 
 
 def _names(ops: object, name: str) -> tuple[str, ...]:
     """Return the ops as a tuple, or raise ConfigError where they are no names."""
-    if isinstance(ops, str):
-        return (ops,)
-    if not isinstance(ops, Iterable):
-        raise _refusal(name, ops, "names of ops")
-    names = tuple(ops)
+    several = (ops,) if isinstance(ops, str) else ops
+    if not isinstance(several, Iterable):
+        raise _list_refusal(name, ops, "names of ops")
+    names = tuple(several)
     for op in names:
         if not isinstance(op, str):
-            raise _refusal(name, op, "names of ops")
+            raise _list_refusal(name, op, "names of ops")
     return names
 
 
-def _refusal(name: str, received: object, allowed: str) -> ConfigError:
-    return ConfigError(
-        f"{name}: received {received!r}; allowed are {allowed}, as in "
-        'lists={"add": {"allow": ["MatMul"]}}.'
+def _list_refusal(name: str, received: object, allowed: str) -> ConfigError:
+    return refusal(
+        name, received, f'are {allowed}, as in lists={{"add": {{"allow": ["MatMul"]}}}}'
     )

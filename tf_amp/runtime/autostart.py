@@ -13,8 +13,7 @@ import sys
 from typing import Any
 
 from grappler_pass.fork_safety import per_process, renewed_lock
-from tf_amp import uncaught
-from tf_amp.errors import AmpError
+from tf_amp.errors import AmpError, show_in_a_line
 
 _lock = renewed_lock()
 _started = False
@@ -61,7 +60,7 @@ def _mark(error: AmpError) -> None:
     error.is_of_environment = True
     if not _has_failed:
         _has_failed = True
-        uncaught.show_in_a_line(lambda each: getattr(each, "is_of_environment", False))
+        show_in_a_line(lambda each: getattr(each, "is_of_environment", False))
 
 
 def _join(made: object) -> None:

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 
-from tf_amp import uncaught
 from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALE,
@@ -29,7 +28,7 @@ from tf_amp.config.amp_config import (
     SWITCH,
     AmpConfig,
 )
-from tf_amp.errors import AmpError, ScriptMissingError
+from tf_amp.errors import AmpError, ScriptMissingError, show_from
 from tf_amp.runtime import autostart
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -168,7 +167,7 @@ def raised_by_script() -> Iterator[None]:
             error.is_scripts_own = not error.is_of_environment
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             check_tensorflow()
-        uncaught.show_from(error, first)
+        show_from(error, first)
         raise
 
 

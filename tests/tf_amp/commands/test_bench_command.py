@@ -243,43 +243,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["light:quick", "--batches", "0,-1,x"], "--batches: received '0'"),
-        (["light:quick", "--batches", "8,-1"], "--batches: received '-1'"),
-        (["light:quick", "--methods", "jax"], "--methods: received 'jax'; allowed"),
-        (["light:quick", "--methods", "tf-amp:TUNE=x"], "TF_AMP_TUNE: received 'x'"),
-        (
-            ["light:quick", "--methods", "tf-amp:SPEED=1"],
-            "names of CHECK, DEVICE_PROFILE, ",
-        ),
-        (["light:quick", "--rounds", "0"], "--rounds must be 1 or more, got 0"),
-        (["light:quick", "--signature", "s"], "--signature belongs to SavedModels"),
-        (["light:quick", "--", "--fast"], "Arguments after `--` belong to scripts"),
-        (["light.py", "--batches", "8"], "has no way to receive a batch size"),
-        (["light.py", "--", "-n", "{batch}"], "{batch} in the arguments needs"),
-        (["nowhere.py"], "nowhere.py: no such script or SavedModel"),
-        (["model", "--mode", "train"], "A SavedModel has no training step"),
-        (["light:quick", "--json", "no/x"], "--json: no/x cannot be written: No such"),
-        (["light:quick", "--html", "."], "--html: . cannot be written: . is a folder"),
-        (["light:quick", "--json", "light.py"], "--json: light.py cannot be read"),
-        (["light:quick", "--html", "x", "--png", "./x"], "must be files of their own"),
-    ],
-)
-def test_a_wrong_command_line_is_refused_before_anything_runs(
-    folder: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    (folder / "model").mkdir()
-    (folder / "model" / "saved_model.pb").touch()
-    monkeypatch.chdir(folder)
-    assert message in refused(capsys, *arguments)
-
-
 def test_what_was_measured_is_shown_where_it_cannot_be_kept(
     folder: pathlib.Path,
 ) -> None:
@@ -317,16 +280,6 @@ def test_a_missing_extra_is_said_before_anything_runs(
     error = refused(capsys, "light:quick", option, "written")
     assert f"pip install 'tf-amp[{extra}]'" in error
     assert not (folder / "written").exists()
-
-
-def test_a_wrong_setting_of_tf_amp_is_said_before_anything_runs(
-    folder: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("TF_AMP_TIE", "-3")
-    assert "TF_AMP_TIE" in refused(capsys, "light:quick")
 
 
 def test_the_one_that_waits_is_light(folder: pathlib.Path) -> None:

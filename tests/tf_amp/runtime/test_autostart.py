@@ -89,18 +89,6 @@ def started(tmp_path_factory: pytest.TempPathFactory, line: str) -> Environment:
     return environment
 
 
-def test_a_traceback_through_the_line_names_its_file(started: Environment) -> None:
-    program = """
-import traceback
-from tensorflow.python.client.session import BaseSession
-try:
-    BaseSession(1, 2)
-except TypeError as error:
-    print(traceback.extract_tb(error.__traceback__)[-1].filename)
-"""
-    assert started.run(program) == ["<tf_amp_autostart.pth>"]
-
-
 def test_the_line_is_one_line_that_imports_nothing_but_sys(line: str) -> None:
     assert line.startswith("import sys; ")
     assert line.count("\n") == 1
@@ -121,60 +109,69 @@ print(time.perf_counter() - begin)
     assert min(map(float, seconds)) < 0.002
 
 
-@pytest.mark.parametrize("value", [None, "", "0", "false", "OFF", " Off "])
-def test_nothing_is_imported_while_the_switch_is_off(
-    started: Environment, value: str | None
-) -> None:
-    env = {} if value is None else {"TF_ENABLE_AUTO_MIXED_PRECISION": value}
-    code = f"{IMPORT_BOTH}FuncGraph('f'); BaseSession(); print('tf_amp' in sys.modules)"
-    assert started.run(code, **env) == ["False"]
-
-
-@pytest.mark.parametrize("made", ["FuncGraph('f')", "Inner('f')", "BaseSession()"])
-def test_it_starts_with_the_first_graph_after_the_switch_is_on(
-    started: Environment, made: str
-) -> None:
-    code = f"""{IMPORT_BOTH}
-{made}
+# What a program does, the variables it is given, and what it prints.
+OF_PROGRAMS = {
+    "a traceback through the line names its file": (
+        """
+import traceback
+try:
+    BaseSession(1, 2)
+except TypeError as error:
+    print(traceback.extract_tb(error.__traceback__)[-1].filename)
+""",
+        ["<tf_amp_autostart.pth>"],
+    ),
+    "nothing is imported while the switch is off": (
+        """
+for value in ("", "0", "false", "OFF", " Off "):
+    os.environ[switch] = value
+    FuncGraph("f"); BaseSession()
 print("tf_amp" in sys.modules)
-os.environ[switch] = "1"
-first = {made}
-print([each is first for each in sys.modules["tf_amp.runtime.autostart"].started])
-"""
-    assert started.run(code) == ["False", "[True]"]
-
-
-def test_variables_and_models_are_noticed_without_a_start(started: Environment) -> None:
-    code = """
-import os, sys
+""",
+        ["False"],
+    ),
+    "it starts with the first graph after the switch is on": (
+        """
+for make in (lambda: FuncGraph("f"), lambda: Inner("f"), BaseSession):
+    os.environ[switch] = "0"
+    make()
+    os.environ[switch] = "1"
+    first = make()
+    print(sys.modules["tf_amp.runtime.autostart"].started.pop() is first)
+print(sys.modules["tf_amp.runtime.autostart"].started)
+""",
+        ["True", "True", "True", "[]"],
+    ),
+    "the switch for the rewrite alone starts it too": (
+        """
+os.environ[switch + "_GRAPH_REWRITE"] = "1"
+FuncGraph("f")
+print("tf_amp" in sys.modules)
+""",
+        ["True"],
+    ),
+    "variables and models are noticed without a start": (
+        """
 from keras.src.trainers.trainer import Trainer
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
-os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
+os.environ[switch] = "1"
 variable, model = ResourceVariable(2), Trainer()
 from tf_amp.runtime import autostart
 print(autostart.variables == [variable], autostart.models == [model], variable.value)
 print(autostart.started)
-"""
-    assert started.run(code) == ["True True 2", "[]"]
-
-
-def test_a_server_is_noticed_before_it_starts(started: Environment) -> None:
-    code = f"""{IMPORT_BOTH}
+""",
+        ["True True 2", "[]"],
+    ),
+    "a server is noticed before it starts": (
+        """
 from tensorflow.python.training.server_lib import Server
 os.environ[switch] = "1"
 print(Server().noticed)
-"""
-    assert started.run(code) == ["True"]
-
-
-def test_the_switch_for_the_rewrite_alone_starts_it_too(started: Environment) -> None:
-    code = f"{IMPORT_BOTH}FuncGraph('f'); print('tf_amp' in sys.modules)"
-    env = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}
-    assert started.run(code, **env) == ["True"]
-
-
-def test_the_wrapped_classes_look_as_before(started: Environment) -> None:
-    code = f"""{IMPORT_BOTH}
+""",
+        ["True"],
+    ),
+    "the wrapped classes look as before": (
+        """
 import inspect
 print(inspect.signature(FuncGraph), FuncGraph.__init__.__doc__)
 print(FuncGraph.__init__.__qualname__, FuncGraph.__init__.__module__)
@@ -184,22 +181,31 @@ try:
     FuncGraph()
 except TypeError as error:
     print("name" in str(error))
-"""
-    assert started.run(code) == [
-        "(name, *, capture=False) Make it.",
-        "FuncGraph.__init__ tensorflow.python.framework.func_graph",
-        "('f', True) t",
-        "SourceFileLoader",
-        "True",
-    ]
+""",
+        [
+            "(name, *, capture=False) Make it.",
+            "FuncGraph.__init__ tensorflow.python.framework.func_graph",
+            "('f', True) t",
+            "SourceFileLoader",
+            "True",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PROGRAMS)
+def test_the_line_does_what_it_is_for_and_no_more(
+    started: Environment, name: str
+) -> None:
+    program, printed = OF_PROGRAMS[name]
+    assert started.run(f"{IMPORT_BOTH}{program}") == printed
 
 
 def test_a_line_that_is_installed_twice_starts_once(
     started: Environment, line: str
 ) -> None:
-    twice = f"{line}{IMPORT_BOTH}"
     begun = "sys.modules['tf_amp.runtime.autostart'].started"
-    code = f"{twice}FuncGraph('f'); print(len({begun}))"
+    code = f"{line}{IMPORT_BOTH}FuncGraph('f'); print(len({begun}))"
     assert started.run(code, TF_ENABLE_AUTO_MIXED_PRECISION="1") == ["1"]
 
 

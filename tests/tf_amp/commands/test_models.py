@@ -1,13 +1,30 @@
-"""What `tf-amp explain` prints, row by row and as JSON."""
+"""Plans, pages and numbers of SavedModels, and of scripts that have graphs."""
 
 import json
+import re
 
 import pytest
 import tensorflow as tf
 
+import tf_amp
 from grappler_pass.planning.plan import Plan
 from tests.forking import run_forked_command
 from tf_amp.commands import cli
+
+SCRIPT = """
+import sys
+import tensorflow as tf
+fn = tf.function(lambda x: tf.nn.relu(x @ x))
+print("script", sys.argv[1:], float(fn(tf.eye(256) * (1 + 2**-12))[0, 0]) > 1.0)
+sys.exit(3)
+"""
+FIT = """
+import keras, numpy as np
+
+model = keras.Sequential([keras.Input([8]), keras.layers.Dense(8, use_bias=False)])
+model.compile("sgd", "mse", jit_compile=False)
+model.fit(np.ones((32, 8)), np.full((32, 8), 100), batch_size=4, verbose=0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -22,38 +39,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "model"
     tf.saved_model.save(module, str(folder), signatures=signatures)
     return str(folder)
-
-
-@pytest.mark.parametrize("names", [("once",), ("twice",), ("once", "twice")])
-def test_json_is_one_array_of_plans_however_many_there_are(folder, names, capsys):
-    only = ["--signature", *names] if len(names) == 1 else []
-    assert cli.main(["explain", folder, "--json", *only]) == 0
-    found = json.loads(capsys.readouterr().out)
-    plans = [Plan.from_json(json.dumps(each)) for each in found]
-    products = [len(plan.filter(op="MatMul").decisions) for plan in plans]
-    assert products == [{"once": 1, "twice": 2}[name] for name in names]
-
-
-def test_each_plan_says_which_signature_it_is_for(folder, capsys):
-    cli.main(["explain", folder, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert [each["graph"] for each in found] == ["once", "twice"]
-    cli.main(["explain", folder, "--signature", "once", "--top", "1", "--measure"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [
-        line.split(": ")[0] for line in lines if " type attributes to " in line
-    ] == ["once"]
-    assert any(line.startswith("once: float32 ") for line in lines)
-
-
-def test_signatures_with_the_same_plan_are_printed_as_one(tmp_path, capsys):
-    module = tf.Module()
-    module.fn = tf.function(lambda x: x @ x, input_signature=[tf.TensorSpec([8, 8])])
-    signatures = {"serve": module.fn, "serving_default": module.fn}
-    tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
-    assert cli.main(["explain", str(tmp_path / "model"), "--json"]) == 0
-    (plan,) = json.loads(capsys.readouterr().out)
-    assert set(plan["graph"].split(", ")) == {"serve", "serving_default"}
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +56,35 @@ def of_any_batch(tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.parametrize("names", [("once",), ("once", "twice")])
+def test_json_is_one_array_of_plans_however_many_there_are(folder, names, capsys):
+    only = ["--signature", *names] if len(names) == 1 else []
+    assert cli.main(["explain", folder, "--json", *only]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    plans = [Plan.from_json(json.dumps(each)) for each in rows]
+    assert [plan.graph for plan in plans] == list(names)
+    products = [len(plan.filter(op="MatMul").decisions) for plan in plans]
+    assert products == [{"once": 1, "twice": 2}[name] for name in names]
+
+
+def test_signatures_with_the_same_plan_are_printed_as_one(tmp_path, capsys):
+    module = tf.Module()
+    module.fn = tf.function(lambda x: x @ x, input_signature=[tf.TensorSpec([8, 8])])
+    signatures = {"serve": module.fn, "serving_default": module.fn}
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
+    assert cli.main(["explain", str(tmp_path / "model"), "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert set(plan["graph"].split(", ")) == {"serve", "serving_default"}
+
+
 @pytest.mark.usefixtures("disabled_afterwards")
 def test_a_batch_that_a_model_leaves_open_is_guessed_aloud_or_named(
     of_any_batch, monkeypatch, capsys
 ):
     monkeypatch.setenv("TF_AMP_DEVICE_PROFILE", "cpu-amx-bf16")
     assert cli.main(["explain", of_any_batch]) == 0
-    guessed = capsys.readouterr().out
-    assert guessed.splitlines()[-1].startswith(
+    guessed = capsys.readouterr().out.splitlines()[-1]
+    assert guessed.startswith(
         "Sizes that are not known count as 32 where they come first, as 128 elsewhere: "
         "rows ?x512. --batch N sets"
     )
@@ -89,7 +95,9 @@ def test_a_batch_that_a_model_leaves_open_is_guessed_aloud_or_named(
     assert "256x512" in str(known) and "?x512" not in str(known)
 
 
-def test_a_page_is_of_the_batch_that_is_named(of_any_batch, tmp_path):
+def test_pages_and_numbers_are_of_the_batch_that_is_named(
+    of_any_batch, tmp_path, capsys
+):
     pages = {}
     for given in ([], ["--batch", "48"]):
         out = str(tmp_path / "page.html")
@@ -97,36 +105,12 @@ def test_a_page_is_of_the_batch_that_is_named(of_any_batch, tmp_path):
         pages[len(given)] = (tmp_path / "page.html").read_text()
     assert "48x512" in pages[2] and "count as 32 where they come first" not in pages[2]
     assert "count as 32 where they come first" in pages[0]
-
-
-def test_numbers_are_of_the_batch_that_is_named(of_any_batch, capsys):
+    capsys.readouterr()
     given = ["verify", of_any_batch, "--dtype", "bfloat16", "--opt-level", "O2"]
     assert cli.main([*given, "--batch", "48", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["checks"][0]["shape"] == [48, 512]
-    assert "count as 32" not in found["plan"]
-    assert cli.main([*given, "--batch", "48", "--data", "x.npz"]) == 2
-    assert "--batch: --data has batches of their own" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["explain", "report", "verify"])
-def test_a_batch_is_positive_and_of_a_model(command, of_any_batch, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main([command, of_any_batch, "--batch", "0"])
-    said = capsys.readouterr().err
-    assert "argument --batch: received '0'; wanted is 1 or more" in said
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    assert cli.main([command, str(script), "--batch", "8"]) == 2
-    assert "--batch" in capsys.readouterr().err
-
-
-def test_an_option_that_there_is_not_shows_those_of_the_command(folder, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["explain", folder, "--bath", "256"])
-    said = capsys.readouterr().err
-    assert "usage: tf-amp explain" in said and "--batch N" in said
-    assert "tf-amp explain: error: unrecognized arguments: --bath 256" in said
+    (verification,) = json.loads(capsys.readouterr().out)
+    assert verification["checks"][0]["shape"] == [48, 512]
+    assert "count as 32" not in verification["plan"]
 
 
 def test_a_model_without_signatures_is_refused(tmp_path, capsys):
@@ -148,27 +132,6 @@ def test_as_many_rows_are_printed_as_asked_for_and_all_of_them_for_0(folder, cap
     assert rows_printed(folder, capsys, "--top", "0") == every
 
 
-@pytest.mark.parametrize("count", ["-3", "2.5", "many", ""])
-@pytest.mark.parametrize(
-    "command", [("explain", "--top"), ("ranges", "--top")], ids=["explain", "ranges"]
-)
-def test_a_count_of_rows_that_is_none_is_refused(command, count, folder, capsys):
-    name, option = command
-    with pytest.raises(SystemExit) as ended:
-        cli.main([name, folder, f"{option}={count}"])
-    assert ended.value.code == 2
-    assert f"{option}: received {count!r}" in capsys.readouterr().err
-
-
-SCRIPT = """
-import sys
-import tensorflow as tf
-fn = tf.function(lambda x: tf.nn.relu(x @ x))
-print("script", sys.argv[1:], float(fn(tf.eye(256) * (1 + 2**-12))[0, 0]) > 1.0)
-sys.exit(3)
-"""
-
-
 def test_the_graphs_of_a_script_are_planned_and_run_in_float32(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = ("-m", "tf_amp", "explain", "script.py", "--top", "0", "--", "a")
@@ -182,10 +145,38 @@ def test_the_graphs_of_a_script_are_planned_and_run_in_float32(tmp_path):
     assert heading.startswith("type attribute") and any("MatMul" in row for row in rows)
 
 
-def test_what_belongs_to_a_saved_model_is_refused_for_scripts(tmp_path, capsys):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    assert cli.main(["explain", str(script), "--measure"]) == 2
-    assert "--measure can be given with a SavedModel only" in capsys.readouterr().err
-    assert cli.main(["explain", str(tmp_path / "none.py")]) == 2
-    assert "no such SavedModel or script" in capsys.readouterr().err
+def test_a_script_has_a_page_though_it_fails(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = "-m tf_amp report train.py -o page.html --device-profile cpu-avx512-bf16"
+    outcome = run_forked_command(command.split(), cwd=tmp_path)
+    assert outcome.code == 1, outcome.err
+    html = (tmp_path / "page.html").read_text()
+    assert "Precision of train.py" in html and "Where the time goes" in html
+
+
+def test_a_page_of_fit_has_the_skipped_steps_and_the_last_loss_scale(tmp_path):
+    (tmp_path / "train.py").write_text(FIT)
+    env = {
+        "TF_AMP_DTYPE": "float16",
+        "TF_AMP_OPT_LEVEL": "O2",
+        "TF_AMP_LOSS_SCALE": f"dynamic:initial={2**24}",
+    }
+    arguments = ("-m", "tf_amp", "report", "train.py", "-o", "page.html")
+    done = run_forked_command(arguments, cwd=tmp_path, env=env)
+    assert done.code == 0, done.err
+    html = (tmp_path / "page.html").read_text()
+    card = re.search(r"<b>(\d+)</b><span>steps skipped</span><small>(.*)</small>", html)
+    assert card is not None and 0 < int(card[1]) <= 8
+    assert f"loss scale {2.0 ** (24 - int(card[1])):g} when the job ended" in card[2]
+
+
+def test_files_that_cannot_be_read_are_named_in_a_line_each(tmp_path, capsys):
+    function = tf.function(lambda x: x @ x)
+    plan = tf_amp.explain(function, tf.TensorSpec([64, 64]))
+    (tmp_path / "1.plan.json").write_text(plan.to_json())
+    (tmp_path / "2.plan.json").write_text(plan.to_json()[:-9])
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "-o", str(page)]) == 0
+    left_out, written = capsys.readouterr().err.splitlines()
+    assert left_out.startswith(f"tf-amp: left out: {tmp_path / '2.plan.json'} is no")
+    assert str(page) in written and page.exists()
