@@ -1,4 +1,4 @@
-"""What tf_amp raises, and how an error is shown that nobody catches.
+"""Errors of tf_amp, and how one is shown that nobody catches.
 
 Every message says what was received and how to fix it.
 """
@@ -62,7 +62,7 @@ class UnfitDataError(AmpError, ValueError):
 
 
 class UnreadableModelError(AmpError, ValueError):
-    """What is to be converted is no model, is damaged, or cannot be loaded here."""
+    """A file to convert is no model, is damaged, or cannot be loaded here."""
 
 
 class AlreadyMixedError(AmpError, ValueError):

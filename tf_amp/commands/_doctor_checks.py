@@ -1,4 +1,4 @@
-"""The doctor's checks that need TensorFlow.
+"""The doctor's checks that need TensorFlow, and what steps have taught about prices.
 
 The last check rewrites a small function for real. Which CPUs and GPUs share a NUMA
 node, and which GPUs a link, is what the kernel and `nvidia-smi` report.
@@ -6,18 +6,27 @@ node, and which GPUs a link, is what the kernel and `nvidia-smi` report.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import platform
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import rich
+from rich.markup import escape
+
+from grappler_pass.costs.model import Lesson
 from tf_amp import _tensorflow_private as private
+from tf_amp.commands._results import show_json
 from tf_amp.commands.doctor import REINSTALL, Finding
+from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config import devices
-from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.report.display import FittedTable
 from tf_amp.rewriting import graph_settings
 from tf_amp.runtime import switch
 from tf_amp.tools.bench.record import versions_of
@@ -30,6 +39,7 @@ _NODES = pathlib.Path("/sys/devices/system/node")
 _TIMEOUT_SECONDS = 20
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _AFFINITY = "NUMA Affinity"
+_COLUMNS = ("op and size", "type", "profile", "measured / predicted", "readings")
 
 
 def versions() -> Finding:
@@ -95,7 +105,7 @@ def wrong_kernels(config: AmpConfig) -> Findings:
 
 
 def choice(config: AmpConfig) -> Findings:
-    """Say what would be chosen here, and why, with a dense layer as example."""
+    """Say which type is chosen here, and why, with a dense layer as example."""
     has_gpu = len(devices.present_devices()) > 1
     chosen = devices.choose(config, "GPU" if has_gpu else "CPU")
     yield Finding("choice", f"{chosen.low_dtype}: {chosen.reason}")
@@ -203,3 +213,62 @@ def _gpus_of(topology: str) -> dict[str, dict[str, str]]:
     heads = next((row for row in rows if row[1:2] == ["GPU0"]), [])
     named = [row for row in rows if re.fullmatch(r"GPU\d+", row[0])]
     return {row[0]: dict(zip(heads, row, strict=False)) for row in named if heads}
+
+
+def show_learned(*, as_json: bool) -> None:
+    """Print the lessons of every device in the user's cache folder.
+
+    Raises:
+      ConfigError: there is no such folder.
+    """
+    cache_dir = AmpConfig.from_env().cache_dir
+    if cache_dir is None:
+        raise ConfigError(f"There is no folder where lessons are kept; {CACHE} is one.")
+    path = memory_path(cache_dir)
+    devices = {name: lessons_in(fields) for name, fields in fields_of(path).items()}
+    if as_json:
+        rows = [
+            {"device": name, **_fields(cell, lesson)}
+            for name, lessons in devices.items()
+            for cell, lesson in sorted(lessons.items())
+        ]
+        show_json(rows)
+        return
+    if not any(devices.values()):
+        print(f"Nothing was learned yet: {path} has no readings.")
+    for name, lessons in devices.items():
+        if lessons:
+            rich.print(escape(name), _table(lessons.items()))
+
+
+def _table(lessons: Iterable[tuple[str, Lesson]]) -> FittedTable:
+    rows = (tuple(_cells(cell, lesson)) for cell, lesson in sorted(lessons))
+    return FittedTable(_COLUMNS, rows, spare=("profile", "readings"))
+
+
+def _cells(cell: str, lesson: Lesson) -> Iterator[str]:
+    fields = _fields(cell, lesson)
+    yield f"{fields['op']} {fields['size']}"
+    yield fields["dtype"]
+    yield fields["profile"]
+    if lesson.is_believed:
+        yield f"{lesson.ratio:.2f} (within {math.expm1(lesson.error):.0%})"
+    elif lesson.logs:
+        yield "not believed: readings are few, or disagree"
+    else:
+        yield "too short to tell"
+    yield f"{len(lesson.logs)}"
+
+
+def _fields(cell: str, lesson: Lesson) -> dict[str, Any]:
+    name, _, profile = cell.rstrip(")").partition(" (")
+    op, size, dtype = name.rsplit(" ", 2)
+    return {
+        "op": op,
+        "size": size,
+        "dtype": dtype,
+        "profile": profile,
+        "believed": lesson.is_believed,
+        "ratio": lesson.ratio if lesson.logs else None,
+        "readings": list(lesson.logs),
+    }

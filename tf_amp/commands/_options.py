@@ -23,7 +23,7 @@ _OF_MODELS = ("data", "signature", "batch", "measure")
 
 
 class Options:
-    """What a command declares its options by, a kind of option by each method."""
+    """The options of a command, which it declares by a method for each kind."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         """Add options to the parser of a command."""

@@ -1,4 +1,4 @@
-"""What commands print, how they end, and the scripts that they run.
+"""Results of commands, their exit codes, and the scripts that they run.
 
 A result is fitted to a terminal, plain text, or JSON. An exit code means the same in
 every command, but that `run` ends as its script does; what it comes to in a command
@@ -50,7 +50,7 @@ SILENT_SECONDS = 15.0
 
 
 def exit_codes(own: Mapping[int, str] = MEANINGS) -> str:
-    """Return what codes mean in a sentence; by default those of no command."""
+    """Return a sentence of exit codes; by default those of no command."""
     meanings = sorted({**_COMMON, **own}.items())
     return f"Exit codes: {'; '.join(f'{code} {what}' for code, what in meanings)}."
 
@@ -131,7 +131,7 @@ def progress_shown() -> Iterator[None]:
 
 
 def _lines() -> progress.Listener:
-    """Return what prints a line, unless it is a short while since the last one."""
+    """Return a listener that prints a line, but not soon after the last one."""
     last = time.monotonic()
 
     def show(what: str, done: int, total: int | None) -> None:

@@ -110,8 +110,8 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
     compared = jobs.methods_from_text(options.methods)
-    given = options.batches
-    batches = None if given is None else jobs.batches_from_text(given)
+    sizes = options.batches
+    batches = None if sizes is None else jobs.batches_from_text(sizes)
     target = jobs.target_of(options.target, options.script_arguments, options.signature)
     is_stored = target.kind == jobs.SAVED_MODEL
     if is_stored and options.mode == "train":
@@ -134,8 +134,8 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
 def _check_outputs(options: argparse.Namespace) -> None:
     from tf_amp.tools.bench import rendering
 
-    given = {name: getattr(options, name) for name in ("json", "html", "png")}
-    paths = {name: path for name, path in given.items() if path is not None}
+    outputs = {name: getattr(options, name) for name in ("json", "html", "png")}
+    paths = {name: path for name, path in outputs.items() if path is not None}
     for name, path in paths.items():
         check_writable(f"--{name}", path)
     if len({path.resolve() for path in paths.values()}) < len(paths):

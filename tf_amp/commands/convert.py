@@ -68,11 +68,11 @@ def main(options: argparse.Namespace) -> int:
     Where a verification failed the exit code is 1, and the result written all the same.
     """
     # Options have the names of its arguments.
-    given = {
+    arguments = {
         name: getattr(options, name) for name in inspect.signature(convert).parameters
     }
     with _results.progress_shown():
-        report = convert(**given)
+        report = convert(**arguments)
     print(report.to_json() if options.json else report)
     if report.is_verified:
         return DONE

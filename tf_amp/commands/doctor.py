@@ -75,9 +75,9 @@ def add_options(options: Options) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if options.learned:
-        from tf_amp.commands import _learned_table
+        from tf_amp.commands import _doctor_checks
 
-        _learned_table.show(as_json=options.json)
+        _doctor_checks.show_learned(as_json=options.json)
         return DONE
     return report_health(as_json=options.json)
 

@@ -132,8 +132,8 @@ def _of_script(
 
 def _unmatched(found: Sequence[Verification]) -> list[str]:
     """Return the exclusions that match no operation of any graph."""
-    given = dict.fromkeys(pattern for each in found for pattern in each.excluded)
-    return [p for p in given if all(p in each.unmatched for each in found)]
+    patterns = dict.fromkeys(p for each in found for p in each.excluded)
+    return [p for p in patterns if all(p in each.unmatched for each in found)]
 
 
 def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:

@@ -1,1 +1,1 @@
-"""What the user asked for: read, checked, and turned into what the pass is given."""
+"""The settings: read, checked, and the choices that follow on the devices here."""

@@ -127,7 +127,7 @@ def _row(
 
 @dataclasses.dataclass(frozen=True)
 class AmpConfig:
-    """What the user asked for.
+    """The value of every setting.
 
     Attributes:
       enabled: whether graphs are rewritten; None where nothing was said.
@@ -179,7 +179,7 @@ class AmpConfig:
 
     @property
     def rewrites(self) -> bool:
-        """Whether graphs are changed at all."""
+        """True where graphs are changed at all."""
         return self.opt_level != FLOAT32_LEVEL
 
     @classmethod
@@ -316,7 +316,7 @@ def _assignments(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_enabled(texts: Mapping[str, str]) -> bool | None:
-    """Return what the two switches say, which may not be opposite things."""
+    """Return the word of the two switches, which may not say opposite things."""
     whole, rewrite = _switch_state(texts), _read_flag(texts, REWRITE_SWITCH)
     if None not in (whole, rewrite) and whole != rewrite:
         raise _contradiction(texts, SWITCH, REWRITE_SWITCH)
@@ -347,7 +347,7 @@ def _with_switch(texts: Mapping[str, str], dtype: str | None) -> str | None:
 def _with_scaling(
     texts: Mapping[str, str], loss_scale: LossScale | None
 ) -> LossScale | None:
-    """Return what losses are scaled by; None leaves the choice to the type.
+    """Return the loss scale; None leaves the choice to the type.
 
     The rewrite's switch alone is for programs that scale their losses themselves.
     """

@@ -1,4 +1,4 @@
-"""What a configuration comes to on the devices available: type, profile, loss scale.
+"""The type, profiles and loss scale of a configuration on the devices available.
 
 bfloat16 on every CPU and on GPUs that compute in it (capability 8.0), float16 on older
 GPUs. Only physical devices are looked at, so that a program can still configure its
@@ -67,8 +67,8 @@ class Device(NamedTuple):
         return "bfloat16" if self.capability >= _BFLOAT16_CAPABILITY else "float16"
 
 
-class Choice(NamedTuple):
-    """What a graph is planned with: a type, and a profile per device type."""
+class DeviceChoice(NamedTuple):
+    """A 16-bit type, and a profile per device type, to plan a graph with."""
 
     low_dtype: str
     profiles: tuple[tuple[str, DeviceProfile], ...]
@@ -90,7 +90,7 @@ def present_devices() -> tuple[Device, ...]:
     return (cpu, *gpus)
 
 
-def choose(config: AmpConfig, device_type: str) -> Choice:
+def choose(config: AmpConfig, device_type: str) -> DeviceChoice:
     """Choose for graphs that run on devices of one type, "CPU" or "GPU".
 
     A type or a profile that is named in the configuration is taken as it is.
@@ -103,7 +103,7 @@ def choose(config: AmpConfig, device_type: str) -> Choice:
     target = device_of_type(device_type)
     profiles = {d.device_type: profile_of(config, d) for d in _oldest_first()[::-1]}
     reason = f"{target.model or target.name} computes in {target.low_dtype}"
-    return Choice(
+    return DeviceChoice(
         config.dtype or target.low_dtype,
         tuple(profiles.items()),
         "named by the user" if config.dtype else reason,
@@ -143,7 +143,7 @@ def profile_dtype(profile: DeviceProfile) -> str:
 
 
 def cpu_key() -> DeviceKey:
-    """Return what must agree for a measured profile of this CPU to hold."""
+    """Return the facts of this CPU that a measured profile of it holds for."""
     from grappler_pass.costs import DECISIVE_FLAGS, DeviceKey
 
     onednn = private.is_onednn_enabled()
@@ -157,7 +157,7 @@ def cpu_key() -> DeviceKey:
 
 
 def cost_key(device: Device) -> str:
-    """Return what must agree for a cost measured on a device to hold: for people too.
+    """Return the facts of a device that a cost measured on it is for, human-readable.
 
     A CPU's model, decisive instruction sets, threads, and whether oneDNN is on; a GPU's
     model and driver. How float32 is computed, where that is not as usual.
@@ -231,13 +231,13 @@ def _low_dtype(dtype: str | None, device_profile: str | None) -> str:
     return choose(config, "GPU" if has_gpu else "CPU").low_dtype
 
 
-def _choose_for_profile(config: AmpConfig, requested: str) -> Choice:
+def _choose_for_profile(config: AmpConfig, requested: str) -> DeviceChoice:
     from grappler_pass.costs import DeviceProfile
 
     profile = DeviceProfile.load(requested)
     low_dtype = config.dtype or profile_dtype(profile)
     profiles = (("CPU", profile), ("GPU", profile))
-    return Choice(low_dtype, profiles, f"planned for the profile {profile.name}")
+    return DeviceChoice(low_dtype, profiles, f"planned for the profile {profile.name}")
 
 
 def _cpu_field(names: tuple[str, ...]) -> str:
@@ -264,7 +264,7 @@ def _gpu_driver() -> str:
 
 
 def _lacks_tf32(device: Device) -> bool:
-    """Return whether float32 is exact in products that could be computed in TF32."""
+    """Tell whether products that could be computed in TF32 are in exact float32."""
     import tensorflow as tf
 
     if device.capability is not None and device.capability < _TF32_CAPABILITY:

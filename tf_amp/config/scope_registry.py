@@ -25,15 +25,15 @@ class Scope:
 
     @cached_attribute
     def rewriting(self) -> AmpConfig:
-        """What of the configuration bears on rewriting."""
+        """The configuration without settings that do not bear on rewriting."""
         return dataclasses.replace(self.config, **_UNRELATED)
 
 
-class Choice(NamedTuple):
-    """What was called for last.
+class InForce(NamedTuple):
+    """The scope that holds wherever no other does.
 
     Attributes:
-      scope: what holds wherever no other scope does; None: nothing is rewritten.
+      scope: None: nothing is rewritten.
       is_programs: whether the program has called for it, not the environment.
     """
 
@@ -46,7 +46,7 @@ _nonce = secrets.token_hex(3)
 # By id, also of processes that have this one compute. Graphs traced under them may
 # arrive at any time.
 _scopes: dict[str, Scope] = {}
-_choice = Choice()
+_choice = InForce()
 
 
 def known_scope(config: AmpConfig) -> Scope | None:
@@ -60,9 +60,9 @@ def scope_from_config(config: AmpConfig) -> Scope:
 
     Not to be called by several threads at once.
     """
-    known = known_scope(config)
-    if known is not None:
-        return known
+    scope = known_scope(config)
+    if scope is not None:
+        return scope
     scope = Scope(f"{_nonce}.{len(_scopes) + 1}", config)
     _scopes[scope.id] = scope
     return scope
@@ -75,21 +75,21 @@ def put_in_force(config: AmpConfig | None, *, is_programs: bool) -> None:
     """
     global _choice
     scope = None if config is None else scope_from_config(config)
-    _choice = Choice(scope, is_programs)
+    _choice = InForce(scope, is_programs)
 
 
-def choice() -> Choice:
-    """Return what was called for last."""
+def choice() -> InForce:
+    """Return the scope in force, and who has called for it."""
     return _choice
 
 
 def scope_in_force() -> Scope | None:
-    """Return what holds wherever no other scope does; None: nothing is rewritten."""
+    """Return the scope where no other is entered; None: nothing is rewritten."""
     return _choice.scope
 
 
 def base_config() -> AmpConfig:
-    """Return what scopes start from: what `enable` or the environment says."""
+    """Return the configuration that scopes begin with: `enable`'s or the variables'."""
     return _choice.scope.config if _choice.scope else AmpConfig.from_env()
 
 
@@ -103,12 +103,12 @@ def canonical_id(settings_id: str) -> str | None:
     scope = scope_of(settings_id)
     if scope is None or not scope.config.rewrites:
         return None
-    known = tuple(_scopes.values())
-    return next(s.id for s in known if s.rewriting == scope.rewriting)
+    scopes = tuple(_scopes.values())
+    return next(s.id for s in scopes if s.rewriting == scope.rewriting)
 
 
 def excludes_names(settings_id: str) -> bool:
-    """Return whether operations stay float32 by their names under some settings."""
+    """Tell whether operations stay float32 by their names under some settings."""
     scope = scope_of(settings_id)
     return scope is not None and bool(scope.config.exclude)
 

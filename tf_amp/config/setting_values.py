@@ -1,4 +1,4 @@
-"""What the value of a setting may be, whoever gives it.
+"""Checks of the values of settings, whoever gives them.
 
 Each function returns the value as the configuration holds it, or raises ConfigError
 with the setting's name, what was received and what is allowed. Beside single values
@@ -83,7 +83,7 @@ def checked_bool(value: object, name: str) -> bool:
 
 
 def flag_from_text(text: str, name: str) -> bool:
-    """Return whether a word switches something on."""
+    """Return True for a word such as "on", False for one such as "off"."""
     return checked_word(text, name, ON + OFF) in ON
 
 
@@ -103,7 +103,7 @@ def checked_profile(value: object, name: str = "device_profile") -> str:
 
 
 def checked_tune(value: object, name: str = "tune") -> str:
-    """Return what `AmpConfig.tune` may be."""
+    """Return "on" or "off"."""
     text = value.strip().lower() if isinstance(value, str) else str(value)
     if text in OFF:
         return "off"
@@ -118,7 +118,7 @@ def checked_tune(value: object, name: str = "tune") -> str:
 
 
 def checked_tie(value: object, name: str = "tie") -> float:
-    """Return what `AmpConfig.tie` may be."""
+    """Return a share from 0 to 1."""
     share = _number(value)
     if not 0.0 <= share <= 1.0:
         raise refusal(name, value, "are numbers from 0 to 1")
@@ -141,7 +141,7 @@ def _number(value: object) -> float:
 
 
 def checked_fusions(value: object, name: str = "fuse") -> tuple[str, ...]:
-    """Return what `AmpConfig.fuse` may be, each name once."""
+    """Return the names of rewrites beside types, each once."""
     text = value.strip().lower() if isinstance(value, str) else value
     if text in OFF:
         return ()
@@ -251,7 +251,7 @@ def checked_exclusions(value: object, name: str = "exclude") -> tuple[str, ...]:
 
 
 def is_of_layer(pattern: str) -> bool:
-    """Return whether a pattern stands for a layer, and no operation has its name."""
+    """Tell whether a pattern stands for a layer, and no operation has its name."""
     return pattern.startswith(_LAYER_PREFIX)
 
 

@@ -14,36 +14,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# The method of a module, and what of tf_amp.runtime.autostart gets its object.
+# Of a module the class and its method, and what of tf_amp.runtime.autostart gets the
+# object.
 METHODS = {
-    "tensorflow.python.framework.func_graph": ("FuncGraph", "__init__", "start"),
-    "tensorflow.python.client.session": ("BaseSession", "__init__", "start"),
-    "tensorflow.python.training.server_lib": ("Server", "start", "start"),
-    "tensorflow.python.checkpoint.checkpoint": ("TrackableSaver", "__init__", "start"),
-    "tensorflow.python.ops.resource_variable_ops": (
-        "ResourceVariable",
-        "__init__",
-        "note_variable",
-    ),
-    "keras.src.trainers.trainer": ("Trainer", "__init__", "note_model"),
+    "tensorflow.python.framework.func_graph": "FuncGraph __init__ start",
+    "tensorflow.python.client.session": "BaseSession __init__ start",
+    "tensorflow.python.training.server_lib": "Server start start",
+    "tensorflow.python.checkpoint.checkpoint": "TrackableSaver __init__ start",
+    "tensorflow.python.ops.resource_variable_ops": "ResourceVariable __init__ "
+    "note_variable",
+    "keras.src.trainers.trainer": "Trainer __init__ note_model",
 }
-# The function of a module, and where it is called: the module and its name there.
+# Of a module the function, and the module that calls it by this one's name.
 FUNCTIONS = {
-    "tensorflow.python.ops.gradients_util": (
-        "_GradientsHelper",
-        "tensorflow.python.ops.gradients_impl",
-        "gradients_util",
-    ),
-    "keras.src.saving.saving_lib": (
-        "load_model",
-        "keras.src.saving.saving_api",
-        "saving_lib",
-    ),
-    "tf_keras.src.saving.saving_lib": (
-        "load_model",
-        "tf_keras.src.saving.saving_api",
-        "saving_lib",
-    ),
+    "tensorflow.python.ops.gradients_util": "_GradientsHelper "
+    "tensorflow.python.ops.gradients_impl",
+    "keras.src.saving.saving_lib": "load_model keras.src.saving.saving_api",
+    "tf_keras.src.saving.saving_lib": "load_model tf_keras.src.saving.saving_api",
 }
 SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION",
@@ -70,9 +57,11 @@ def watch(loader: "Any") -> None:
 
         def exec_module(module: "Any") -> None:
             execute(module)
-            owner, method, act = METHODS.get(module.__name__, ("", "", ""))
-            wrap(getattr(module, owner, None), method, act)
-            wrap_function(module, *FUNCTIONS.get(module.__name__, ("", "", "")))
+            if module.__name__ in METHODS:
+                owner, method, act = METHODS[module.__name__].split()
+                wrap(getattr(module, owner, None), method, act)
+            if module.__name__ in FUNCTIONS:
+                wrap_function(module, *FUNCTIONS[module.__name__].split())
 
         loader.exec_module = exec_module
     except AttributeError:
@@ -97,11 +86,12 @@ def wrap(cls: "Any", method: str, act: str) -> None:
     put(cls, method, watched)
 
 
-def wrap_function(module: "Any", function: str, caller: str, name: str) -> None:
+def wrap_function(module: "Any", function: str, caller: str) -> None:
     """Have a module look at the environment whenever its function is called."""
-    original = getattr(module, function, None) if function else None
+    original = getattr(module, function, None)
     if original is None:
         return
+    name = module.__name__.rpartition(".")[2]
 
     def in_use() -> "Any":
         return getattr(getattr(sys.modules.get(caller), name, None), function, None)

@@ -86,7 +86,7 @@ def note_model(model: object) -> None:
 
 
 def is_installed() -> bool:
-    """Return whether this interpreter has run `tf_amp_autostart.pth`."""
+    """Tell whether this interpreter has run `tf_amp_autostart.pth`."""
     return any(getattr(finder, "tf_amp_autostart", False) for finder in sys.meta_path)
 
 

@@ -1,4 +1,4 @@
-"""What holds for a model while its methods run.
+"""Scopes and changes that hold for a model while its methods run.
 
 Models that were compiled in a scope train in it, wherever `fit` is called; a scope
 around `fit` itself goes before the one around `compile`. And what is changed on a model
@@ -28,7 +28,7 @@ _TRAINING = ("fit", "train_on_batch")
 
 @dataclasses.dataclass
 class _Model:
-    """What is known of one model.
+    """The calls, scopes and changes of one model.
 
     Attributes:
       around: the scopes that it was compiled in.

@@ -29,7 +29,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Scope:
-    """What `with` enters and a decorator enters anew for each call."""
+    """A context manager, and a decorator that enters a new one for each call."""
 
     def __init__(
         self, text: str, configure: Callable[[], AmpConfig | None] | None

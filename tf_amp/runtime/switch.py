@@ -153,13 +153,13 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Return whether functions traced now will be rewritten."""
+    """Tell whether functions traced now will be rewritten."""
     return current_config() is not None
 
 
 def is_switched_off() -> bool:
-    """Return whether the program has called `disable`, and not `enable` since."""
-    return scope_registry.choice() == scope_registry.Choice(None, is_programs=True)
+    """Tell whether the program has called `disable`, and not `enable` since."""
+    return scope_registry.choice() == scope_registry.InForce(None, is_programs=True)
 
 
 def open_scope(config: AmpConfig | None) -> str:

@@ -50,14 +50,6 @@ def started(batch):
 def fails(batch):
     raise ValueError("no such data")
 
-def fails_late(batch):
-    step, left = quick(batch), iter(range(20))
-    def counted():
-        if next(left, None) is None:
-            raise ValueError("cannot save\\nthe model")
-        return step()
-    return counted
-
 def fails_when_large(batch):
     return quick(batch) if batch < 8 else os.abort()
 """
@@ -189,24 +181,6 @@ def test_what_was_measured_beside_a_failure_is_kept(folder: pathlib.Path) -> Non
     samples = kept_in(folder / "kept.json")["samples"]
     counts = [(each["batch"], bool(each["failure"])) for each in samples]
     assert counts == [(4, False), (4, False), (8, True), (4, False), (4, False)]
-
-
-def test_the_steps_of_a_program_that_fails_after_them_are_shown_and_kept(
-    folder: pathlib.Path,
-) -> None:
-    command = ("light:fails_late", "--methods", "float32", "--batches", "4")
-    command = (*command, "--rounds", "2", "--json", "kept.json")
-    done = bench(folder, *command)
-    assert done.code == 1 and done.err == ""
-    assert "timed: calls of the step; medians of 2 rounds." in done.out
-    assert (
-        "float32, batch 4: failed, after the steps that count: exit status 1: "
-        "ValueError: cannot save ... the model.\n" in done.out
-    )
-    kept = kept_in(folder / "kept.json")
-    assert [len(each["step_seconds"]) for each in kept["samples"]] == [20] * 4
-    assert bench(folder, *command).code == 1
-    assert kept_in(folder / "kept.json") == kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""What the arguments of loss scales may be.
+"""Checks of the arguments of loss scales.
 
 Each function returns the value, or raises ConfigError with the class that it is for,
 the argument's name, and what is allowed. Ranges are looked at first: nobody is to be
@@ -63,7 +63,7 @@ def check_within(
 
 
 def is_number(value: object) -> bool:
-    """Return whether something is a real number, one of NumPy's included; no bool."""
+    """Tell whether something is a real number, one of NumPy's included; no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -84,7 +84,7 @@ class DynamicLossScale(LossScale):
         return {"scale": self.initial, "overflows": 0, "stuck_steps": 0}
 
     def rests(self, state: State) -> Any:
-        """Return whether the next finite step is not the one after which to grow."""
+        """Return True unless the next finite step is the one after which to grow."""
         return state["good_steps"] < self.growth_interval - 1
 
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ def _say(message: str) -> bool:
 
 
 def _if_any(operation: Any) -> list[Any]:
-    """Return what to depend on; eager execution leaves nothing, or a value."""
+    """Return the operations to depend on; eager execution leaves none, or a value."""
     import tensorflow as tf
 
     graph_mode = not tf.executing_eagerly()

@@ -1,4 +1,4 @@
-"""What a loss scale is: a specification, and three functions of its state.
+"""Loss scales: a specification, and three functions of its state.
 
 A loss scale holds no variables. Its state is a mapping of scalar tensors, which
 `variables` makes, reads and writes; one specification may have several states, one per
@@ -31,7 +31,7 @@ State = Mapping[str, Any]
 
 
 class Seen(NamedTuple):
-    """What one call for gradients has shown.
+    """The outcome of one call for gradients.
 
     Attributes:
       finite: whether all unscaled gradients are finite, on every replica. A Python
@@ -54,7 +54,7 @@ class LossScale:
 
     @property
     def scales(self) -> bool:
-        """Whether gradients are touched at all."""
+        """True where gradients are touched at all."""
         return True
 
     def initial_state(self) -> Mapping[str, float | int]:
@@ -90,7 +90,7 @@ class LossScale:
         return [g * tf.cast(inverse, g.dtype) for g in gradients]
 
     def rests(self, state: State) -> Any:
-        """Return whether finite gradients would change nothing, bool scalar.
+        """Return True where finite gradients would change nothing, bool scalar.
 
         Only to save time: `adjust` is then left out. None: not known. A class that
         overrides `adjust` and not this is not asked.
@@ -101,7 +101,7 @@ class LossScale:
         return None
 
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
-        """Return what changes in the state after one call for gradients.
+        """Return the changes of the state after one call for gradients.
 
         Args:
           state: scalar tensors by name.

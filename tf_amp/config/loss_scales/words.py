@@ -75,10 +75,10 @@ def _from_text(text: str, name: str) -> LossScale:
         return _from_number(text, name)
     kind = _CLASSES[word]
     types = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given = [_argument(part, types, text, name) for part in rest.split(",") if part]
-    _check_given_once([key for key, _ in given], text, name)
+    pairs = [_argument(part, types, text, name) for part in rest.split(",") if part]
+    _check_given_once([key for key, _ in pairs], text, name)
     try:
-        return _shared(word, _without_defaults(kind, sorted(given)))
+        return _shared(word, _without_defaults(kind, sorted(pairs)))
     except ConfigError as error:
         raise ConfigError(f"{name}={text}: {error}") from error
 
