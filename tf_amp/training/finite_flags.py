@@ -5,7 +5,7 @@
 - Outside of functions, on eager tensors. Tensors that carry none show an overflow by
   not being finite, or else, clipped as they may be, the state of the loss scale shows
   what has happened since the optimizer was asked the last time.
-- In tallies beside the counters of a state: of overflows within a branch, a loop or a
+- In counters beside those of a state: of overflows within a branch, a loop or a
   function that are not counted, because another one of the same tape has been; and of
   each replica's own calls within functions, branches and loops that each replica traces
   for itself. There nothing can be agreed on, and variables that are the same on all
@@ -42,13 +42,13 @@ from tf_amp.training.scale_update import (
     summed_over_replicas,
 )
 
-_VOTES = "_tf_amp_votes"
+_FLAGS_OF_GRAPH = "_tf_amp_finite_flags"
 _BRANCHES = BRANCH_OPS | MERGE_OPS
 _FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Vote:
+class FiniteFlag:
     """What one call for gradients has decided.
 
     Attributes:
@@ -72,40 +72,40 @@ class Ancestry(NamedTuple):
     """What is behind some tensors.
 
     Attributes:
-      votes: each one once, in the order found.
+      flags: each one once, in the order found.
       arguments: of functions, and what is fed, of which nothing more is known.
       calls: operations that call functions.
-      is_whole: whether nothing is left out, as the votes are that were cast in old
+      is_whole: whether nothing is left out, as the flags are of old
         loops, and what is behind branches where the walk ends there.
     """
 
-    votes: tuple[Vote, ...] = ()
+    flags: tuple[FiniteFlag, ...] = ()
     arguments: tuple[Any, ...] = ()
     calls: tuple[Any, ...] = ()
     is_whole: bool = True
 
 
-def cast_vote(results: Sequence[Any], vote: Vote) -> None:
+def put_flag(results: Sequence[Any], flag: FiniteFlag) -> None:
     """Remember what the results of a call depend on."""
     for tensor in results:
         if not _is_symbolic(tensor):
-            remember_finite(tensor, vote.finite)
+            remember_finite(tensor, flag.finite)
             continue
-        kept_with(tensor.graph, _VOTES)[tensor.ref()] = vote
+        kept_with(tensor.graph, _FLAGS_OF_GRAPH)[tensor.ref()] = flag
 
 
-def vote_on(tensor: Any) -> Vote | None:
-    """Return the vote that a tensor of a graph carries, if any."""
-    votes: dict[Any, Vote] = getattr(tensor.graph, _VOTES, {})
-    return votes.get(tensor.ref())
+def flag_on(tensor: Any) -> FiniteFlag | None:
+    """Return the flag that a tensor of a graph carries, if any."""
+    flags: dict[Any, FiniteFlag] = getattr(tensor.graph, _FLAGS_OF_GRAPH, {})
+    return flags.get(tensor.ref())
 
 
-def share_vote(results: Sequence[Any], beside: Any) -> None:
+def share_flag(results: Sequence[Any], beside: Any) -> None:
     """Let what comes beside the results of a call be used only where they are."""
-    known = map(vote_on, filter(_is_symbolic, [beside, *results]))
-    vote = next((vote for vote in known if vote is not None), None)
-    if vote is not None and _is_symbolic(beside):
-        cast_vote([beside], vote)
+    known = map(flag_on, filter(_is_symbolic, [beside, *results]))
+    flag = next((flag for flag in known if flag is not None), None)
+    if flag is not None and _is_symbolic(beside):
+        put_flag([beside], flag)
 
 
 def ancestry_of(tensors: Iterable[Any], *, numbers_only: bool = False) -> Ancestry:
@@ -121,29 +121,29 @@ def ancestry_of(tensors: Iterable[Any], *, numbers_only: bool = False) -> Ancest
 
     def is_end(tensor: Any) -> bool:
         is_choice = numbers_only and tensor.op.type in _BRANCHES
-        return is_choice or vote_on(tensor) is not None
+        return is_choice or flag_on(tensor) is not None
 
-    votes: dict[Vote, None] = {}
+    flags: dict[FiniteFlag, None] = {}
     arguments = []
     calls = {}
     is_whole = True
     for tensor in walk(tensors, is_end, numbers_only):
-        vote = vote_on(tensor)
-        if vote is not None:
-            votes[vote] = None
+        flag = flag_on(tensor)
+        if flag is not None:
+            flags[flag] = None
         elif tensor.op.type == "Placeholder" and is_scalable(tensor):
             arguments.append(tensor)
         elif calls_function(tensor.op):
             calls[id(tensor.op)] = tensor.op
         is_whole = is_whole and tensor.op.type not in _BRANCHES
-    seen = [one for one in map(_seen_from_here, votes) if one is not None]
-    is_whole = is_whole and len(seen) == len(votes)
+    seen = [one for one in map(_seen_from_here, flags) if one is not None]
+    is_whole = is_whole and len(seen) == len(flags)
     return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()), is_whole)
 
 
-def any_votes_around(graph: Any) -> bool:
-    """Return whether a graph, or one around it, holds votes."""
-    return any(hasattr(each, _VOTES) for each in outwards(graph))
+def any_flags_around(graph: Any) -> bool:
+    """Return whether a graph, or one around it, holds flags."""
+    return any(hasattr(each, _FLAGS_OF_GRAPH) for each in outwards(graph))
 
 
 def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], Any]) -> bool:
@@ -186,15 +186,15 @@ def walk(
             )
 
 
-def _seen_from_here(vote: Vote) -> Vote | None:
-    """Return a vote that can be used here; None where it was cast in an old loop.
+def _seen_from_here(flag: FiniteFlag) -> FiniteFlag | None:
+    """Return a flag that can be used here; None where it is of an old loop.
 
     One that was cast in an old branch has updated the scale there.
     """
-    finite = _flag_seen_from_here(vote.finite)
-    if finite is None or finite is vote.finite:
-        return None if finite is None else vote
-    return dataclasses.replace(vote, finite=finite, own=finite, updated=None)
+    finite = _flag_seen_from_here(flag.finite)
+    if finite is None or finite is flag.finite:
+        return None if finite is None else flag
+    return dataclasses.replace(flag, finite=finite, own=finite, updated=None)
 
 
 def _flag_seen_from_here(flag: Any) -> Any:
@@ -287,7 +287,7 @@ def _replica() -> int:
 
 
 @dataclasses.dataclass
-class Tally:
+class OverflowCounter:
     """Where overflows are added up.
 
     Attributes:
@@ -304,17 +304,17 @@ class Tally:
 
 
 # On a state, by whether they are of replicas.
-_TALLIES = "_tf_amp_tallies"
+_COUNTERS = "_tf_amp_overflow_counters"
 
 
-def tallies_of(state: ScaleState) -> list[Tally]:
+def overflow_counters_of(state: ScaleState) -> list[OverflowCounter]:
     """Return the counters of a state, and what there is beside them."""
     counters = state.variables_by_kind["counters"]
-    counted = Tally(counters, state.names["counters"].index("skipped_steps"))
-    return [counted, *tallies_beside(state)]
+    counted = OverflowCounter(counters, state.names["counters"].index("skipped_steps"))
+    return [counted, *further_counters_of(state)]
 
 
-def tallies_beside(state: ScaleState) -> list[Tally]:
+def further_counters_of(state: ScaleState) -> list[OverflowCounter]:
     """Return those in which something may have been noted."""
     return list(_made_for(state).values())
 
@@ -328,12 +328,12 @@ def note_repeated(state: ScaleState, overflowed: Any) -> list[Any]:
     """
     if state.in_graph or state.is_per_worker:
         return []
-    variable = _tally(state, is_of_replica=False).variable
+    variable = _counter(state, is_of_replica=False).variable
     one = tf.cast(tf.stack([overflowed]), variable.dtype)
     return [variable.assign_add(one, read_value=False)]
 
 
-def can_vote() -> bool:
+def can_check() -> bool:
     """Return whether gradients taken here can be checked; if not, say it once."""
     if private.can_merge() or is_eager_outside():
         return True
@@ -352,10 +352,10 @@ def note_of_replica(state: ScaleState, finite: Any, limit: float) -> list[Any]:
       finite: whether its gradients are, bool scalar.
       limit: what the scale was cut to.
     """
-    tally = _tally(state, is_of_replica=True)
-    tally.limit = min(tally.limit, limit)
+    counter = _counter(state, is_of_replica=True)
+    counter.limit = min(counter.limit, limit)
     overflowed = tf.cast(tf.logical_not(finite), tf.float32)
-    return [tally.variable.assign_add(tf.stack([overflowed, 1.0]), read_value=False)]
+    return [counter.variable.assign_add(tf.stack([overflowed, 1.0]), read_value=False)]
 
 
 def let_replicas_meet(
@@ -370,31 +370,33 @@ def let_replicas_meet(
     Returns:
       A bool scalar for each state that something may have been noted for.
     """
-    noted = [(s, t) for s in states for t in tallies_beside(s) if t.is_of_replica]
-    return [_updated(state, tally, gradients) for state, tally in noted]
+    noted = [(s, t) for s in states for t in further_counters_of(s) if t.is_of_replica]
+    return [_updated(state, counter, gradients) for state, counter in noted]
 
 
-def _updated(state: ScaleState, tally: Tally, gradients: Sequence[Any]) -> Any:
-    counts = tally.variable
+def _updated(
+    state: ScaleState, counter: OverflowCounter, gradients: Sequence[Any]
+) -> Any:
+    counts = counter.variable
     overflows, calls = tf.unstack(summed_over_replicas(counts.read_value()))
     counts.assign(tf.zeros_like(counts), read_value=False)
     finite = tf.equal(overflows, 0.0)
     largest = functools.partial(largest_of, gradients)
-    ScaleUpdate(state, state.read(), largest, calls > 0, tally.limit).apply(finite)
+    ScaleUpdate(state, state.read(), largest, calls > 0, counter.limit).apply(finite)
     return finite
 
 
-def _tally(state: ScaleState, *, is_of_replica: bool) -> Tally:
+def _counter(state: ScaleState, *, is_of_replica: bool) -> OverflowCounter:
     made = _made_for(state)
     if is_of_replica not in made:
         make = _made_on_replicas if is_of_replica else _made_beside
         variable = made_outside(functools.partial(make, state))
-        made[is_of_replica] = Tally(variable, is_of_replica=is_of_replica)
+        made[is_of_replica] = OverflowCounter(variable, is_of_replica=is_of_replica)
     return made[is_of_replica]
 
 
-def _made_for(state: ScaleState) -> dict[bool, Tally]:
-    made: dict[bool, Tally] = kept_with(state, _TALLIES)
+def _made_for(state: ScaleState) -> dict[bool, OverflowCounter]:
+    made: dict[bool, OverflowCounter] = kept_with(state, _COUNTERS)
     return made
 
 

@@ -40,7 +40,12 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import captured_from, kept_with, outwards
 from tf_amp.training import finite_flags
-from tf_amp.training.finite_flags import Tally, Vote, tallies_of, walk
+from tf_amp.training.finite_flags import (
+    FiniteFlag,
+    OverflowCounter,
+    overflow_counters_of,
+    walk,
+)
 from tf_amp.training.scale_state import ScaleState, scale_update_scope
 from tf_amp.training.scale_update import (
     ScaleUpdate,
@@ -76,7 +81,7 @@ def finite_step(
             return False
         return finite_flags.is_to_be_taken(parts, states, optimizer)
     found = finite_flags.ancestry_of(parts)
-    update_as_one_step(found.votes)
+    update_as_one_step(found.flags)
     flags, are_all = flags_of_calls(found, states)
     is_known = found.is_whole and are_all and not found.arguments
     if states and not is_known:
@@ -120,14 +125,14 @@ def finite_value(target: Any, value: Any) -> Any:
 def _is_decided_on(found: finite_flags.Ancestry, value: Any) -> bool:
     """Return whether gradients are behind branches, or in old loops, behind a value."""
     return not found.is_whole and finite_flags.descends_from(
-        [value], finite_flags.vote_on
+        [value], finite_flags.flag_on
     )
 
 
 def _any_around(graph: Any, states: Sequence[Any]) -> bool:
     """Return whether there are calls for gradients in a graph, or one around it."""
     within = (any_calls_around(graph, state) for state in states)
-    return finite_flags.any_votes_around(graph) or any(within)
+    return finite_flags.any_flags_around(graph) or any(within)
 
 
 def _is_given(graph: Any, shape: Any) -> bool:
@@ -214,7 +219,7 @@ def flags_of_calls(
     """
     of_calls = _flags_of_calls(found.calls, states)
     known = [flag for flag in of_calls if flag is not None]
-    return [vote.finite for vote in found.votes] + known, None not in of_calls
+    return [flag.finite for flag in found.flags] + known, None not in of_calls
 
 
 def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
@@ -227,7 +232,7 @@ def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
-    if not finite_flags.any_votes_around(graph) and not any_calls_around(graph, state):
+    if not finite_flags.any_flags_around(graph) and not any_calls_around(graph, state):
         return []
     return flags_of_calls(finite_flags.ancestry_of(gradients), [state])[0]
 
@@ -241,14 +246,14 @@ def _flags_of_calls(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
             if state.is_per_worker:
                 flags.append(None)
                 continue
-            for tally in tallies_of(state):
-                handles = _handles(state, tally.variable)
+            for counter in overflow_counters_of(state):
+                handles = _handles(state, counter.variable)
                 handle = next((t for t in call.inputs if _is_any(t, handles)), None)
                 if handle is None:
                     continue
                 known = tracing.can_order_by_hand(call)
-                flag = _flag(call, handle, tally) if known else None
-                (of_replica if known and tally.is_of_replica else flags).append(flag)
+                flag = _flag(call, handle, counter) if known else None
+                (of_replica if known and counter.is_of_replica else flags).append(flag)
     if of_replica and private.can_merge():
         of_replica = [agreed(tf.reduce_all(tf.stack(of_replica)))]
     return flags + of_replica
@@ -282,24 +287,24 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
     return any(source is handle for handle in handles)
 
 
-def _flag(call: Any, handle: Any, tally: Tally) -> Any:
+def _flag(call: Any, handle: Any, counter: OverflowCounter) -> Any:
     """Return whether a call has added no overflow, made once for each call."""
     flags = tracing.kept_with(call.graph, _FLAGS)
     key = call.name, handle.ref()
     if key not in flags:
         with call.graph.as_default(), tf.device(None):
-            flags[key] = _stays_the_same(call, handle, tally)
+            flags[key] = _stays_the_same(call, handle, counter)
     return flags[key]
 
 
-def _stays_the_same(call: Any, handle: Any, tally: Tally) -> Any:
+def _stays_the_same(call: Any, handle: Any, counter: OverflowCounter) -> Any:
     """Return whether one counter of a variable is the same before and after a call.
 
     TensorFlow orders what uses a variable within a function as it was written down. The
     call has been already, so that these reads are put in order here.
     """
     earlier, later = _neighbors(call, handle)
-    dtype = tally.variable.dtype
+    dtype = counter.variable.dtype
     before = _read_after(earlier, handle, dtype)
     _order_by_hand(before)
     private.wait_instead(call, (), [before.op])
@@ -308,7 +313,7 @@ def _stays_the_same(call: Any, handle: Any, tally: Tally) -> Any:
         _order_by_hand(after)
     for other in later:
         private.wait_instead(other, (), [after.op])
-    return tf.equal(before[tally.place], after[tally.place])
+    return tf.equal(before[counter.place], after[counter.place])
 
 
 def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
@@ -342,45 +347,45 @@ class _Group:
     """Towers that change the loss scale once.
 
     Attributes:
-      votes: one of each tower.
+      flags: one of each tower.
       adjusting: what adjusts the loss scale.
     """
 
-    votes: tuple[Vote, ...]
+    flags: tuple[FiniteFlag, ...]
     adjusting: tuple[Any, ...]
 
 
-def update_as_one_step(found: Sequence[Vote]) -> None:
+def update_as_one_step(found: Sequence[FiniteFlag]) -> None:
     """Let the towers of one step change the loss scale together.
 
     Several optimizers may apply what comes from the same towers.
     """
-    waiting = [vote for vote in found if vote.updated is not None]
+    waiting = [flag for flag in found if flag.updated is not None]
     if len(waiting) < 2:
         return
     groups: list[_Group] = kept_with(waiting[0].updated.graph, _GROUPS, list)
-    met = [group for group in groups if not set(waiting).isdisjoint(group.votes)]
-    if any(set(waiting) <= set(group.votes) for group in met):
+    met = [group for group in groups if not set(waiting).isdisjoint(group.flags)]
+    if any(set(waiting) <= set(group.flags) for group in met):
         return
-    towers = dict.fromkeys([vote for group in met for vote in group.votes] + waiting)
+    towers = dict.fromkeys([flag for group in met for flag in group.flags] + waiting)
     # An optimizer that waits for another must not let what they share wait for it.
     with tf.control_dependencies(None) if met else contextlib.nullcontext():
         adjusting = _update(tuple(towers))
-    for vote in towers:
-        for old in [group.adjusting for group in met if vote in group.votes]:
-            private.wait_instead(vote.updated, old, ())
-        private.wait_instead(vote.updated, vote.adjusting, adjusting)
+    for flag in towers:
+        for old in [group.adjusting for group in met if flag in group.flags]:
+            private.wait_instead(flag.updated, old, ())
+        private.wait_instead(flag.updated, flag.adjusting, adjusting)
     groups[:] = [group for group in groups if group not in met]
     groups.append(_Group(tuple(towers), adjusting))
 
 
-def _update(towers: Sequence[Vote]) -> tuple[Any, ...]:
+def _update(towers: Sequence[FiniteFlag]) -> tuple[Any, ...]:
     """Add what adjusts each loss scale if one of the towers overflows."""
     by_state: dict[ScaleState, list[ScaleUpdate]] = {}
-    for vote in towers:
-        by_state.setdefault(vote.scale_update.state, []).append(vote.scale_update)
+    for flag in towers:
+        by_state.setdefault(flag.scale_update.state, []).append(flag.scale_update)
     with scale_update_scope():
-        together = tf.reduce_all(tf.stack([vote.own for vote in towers]))
+        together = tf.reduce_all(tf.stack([flag.own for flag in towers]))
         return tuple(
             op for one in by_state.values() for op in joined(one).apply(together)
         )

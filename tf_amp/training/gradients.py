@@ -40,7 +40,7 @@ from tf_amp.training import (
     scale_at_run_time,
     tape_calls,
 )
-from tf_amp.training.finite_flags import can_vote
+from tf_amp.training.finite_flags import can_check
 from tf_amp.training.gradient_seeds import (
     has_gradient,
     is_number,
@@ -49,7 +49,13 @@ from tf_amp.training.gradient_seeds import (
 )
 from tf_amp.training.program_scaling import is_scaled_by_user, scale_and_note
 from tf_amp.training.scale_update import are_finite
-from tf_amp.training.scaling import ScaledCall, map_scalable
+from tf_amp.training.scaling import (
+    Scaling,
+    checked_results,
+    map_scalable,
+    results_of,
+    scaling_of,
+)
 
 Current = Callable[[], LossScale]
 
@@ -148,11 +154,11 @@ def _checked_loop(
     """
     if tape_calls.is_differentiating() or not current().scales:
         return loop(body, *args, **kwargs)
-    if not _is_ordinary(body) or not can_vote():
+    if not _is_ordinary(body) or not can_check():
         with tape_calls.differentiating():
             return loop(body, *args, **kwargs)
     outer = tape_calls.loop_at_work()
-    this = tape_calls.Loop(outer.call if outer else ScaledCall(current()))
+    this = tape_calls.Loop(outer.call if outer else scaling_of(current()))
     run = functools.partial(loop, _with_flags(body, this), *args, **kwargs)
     scale = this.call.scale
     result, flags = run() if outer else scale_at_run_time.computed_at(scale, run)
@@ -161,8 +167,8 @@ def _checked_loop(
     finite = tf.reduce_all(tf.stack([tf.reduce_all(flag) for flag in flags]))
     gradients, put = this.split(result)
     if outer is None:
-        call = tape_calls.call_of_loop(this.tapes, this.call)
-        return put(call.checked_results(gradients, finite))
+        call = tape_calls.scaling_of_loop(this.tapes, this.call)
+        return put(checked_results(call, gradients, finite))
     outer.finite.append(finite)
     outer.gradients.extend(filter(tf.is_tensor, gradients))
     outer.tapes.extend(this.tapes)
@@ -196,7 +202,7 @@ def _begin(
     sources: Any,
     current: Current,
     tape: Any = None,
-) -> ScaledCall | None:
+) -> Scaling | None:
     """Return a call to be scaled; None where gradients are to be left alone."""
     # Who asks for gradients is about to change weights.
     kept_kernels.stop_keeping()
@@ -208,28 +214,28 @@ def _begin(
     # TensorFlow says what is wrong with seeds of another number.
     if len(targets) != len(given) or not gradient_seeds.are_known(targets):
         return None
-    if not can_vote():
+    if not can_check():
         return None
     assignments.install()
     call = _call(loss_scale, sources, tape).for_targets(targets)
     return call.relieved_by(power_of_two_below(targets, given, sources))
 
 
-def _call(loss_scale: LossScale, sources: Any, tape: Any) -> ScaledCall:
+def _call(loss_scale: LossScale, sources: Any, tape: Any) -> Scaling:
     """Return the call that a request for gradients belongs to."""
     loop = tape_calls.loop_at_work()
     if loop is not None:
         loop.tapes.extend([tape] if tape else [])
         return loop.call
     if tape is not None:
-        return tape_calls.scaled_call_of(tape, loss_scale, sources)
-    return tape_calls.call_for_sources(loss_scale, sources)
+        return tape_calls.scaling_of_tape(tape, loss_scale, sources)
+    return tape_calls.scaling_for_sources(loss_scale, sources)
 
 
-def _finish(call: ScaledCall, gradients: Any) -> Any:
+def _finish(call: Scaling, gradients: Any) -> Any:
     loop = tape_calls.loop_at_work()
     if loop is None:
-        return call.results(gradients)
+        return results_of(call, gradients)
 
     def unscaled_and_noted(scaled: Sequence[Any]) -> list[Any]:
         unscaled = call.unscaled(scaled)
@@ -249,7 +255,7 @@ def _finished_but_for_new_values(
     what an optimizer is to write into it: not to be multiplied by the loss scale.
 
     Args:
-      finish: returns a structure of gradients in true units, which carry a vote.
+      finish: returns a structure of gradients in true units, which carry a flag.
       gradients: of the sources, in their structure.
       sources: tensors and variables.
     """
@@ -262,7 +268,7 @@ def _finished_but_for_new_values(
     results = tf.nest.flatten(finished, expand_composites=True)
     for new, value in zip(are_new, flat, strict=True):
         if new and value is not None:
-            finite_flags.share_vote(results, value)
+            finite_flags.share_flag(results, value)
     whole = [
         value if new else g
         for new, value, g in zip(are_new, flat, finished, strict=True)

@@ -33,8 +33,8 @@ from tf_amp.message_codes import Code
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.tracing.stamps import current_config
 from tf_amp.training import finite_flags, scale_at_run_time, tape_calls
-from tf_amp.training.finite_flags import tallies_beside
-from tf_amp.training.scaling import ScaledCall, map_scalable
+from tf_amp.training.finite_flags import further_counters_of
+from tf_amp.training.scaling import Scaling, map_scalable, scaling_of
 from tf_amp.training.states import eager_states
 
 # On tensors, and on graphs with such tensors.
@@ -154,7 +154,7 @@ def in_true_units(slope: _Function) -> _Function:
     return cast(_Function, slope_in_true_units)
 
 
-def _call_here() -> ScaledCall | None:
+def _call_here() -> Scaling | None:
     """Return what the gradients here are scaled by.
 
     The gradient of a function may be traced before anyone asks for it: then the scale
@@ -168,7 +168,7 @@ def _call_here() -> ScaledCall | None:
     loss_scale = loss_scale_for(current_config())
     if not loss_scale.scales:
         return None
-    call = ScaledCall(loss_scale)
+    call = scaling_of(loss_scale)
     if not scale_at_run_time.is_eager_outside():
         return call
     return call.at_scale(scale_at_run_time.scale_at_work())
@@ -192,7 +192,9 @@ def _own_variables() -> Iterator[Any]:
     yield from scale_at_run_time.own_variables()
     for state in eager_states():
         yield from state.variables_by_kind.values()
-        yield from (t.variable for t in tallies_beside(state) if not t.is_of_replica)
+        yield from (
+            t.variable for t in further_counters_of(state) if not t.is_of_replica
+        )
 
 
 def _handles(variable: Any) -> set[int]:

@@ -14,10 +14,10 @@ operation unless it is asked for.
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,10 +25,10 @@ from absl import logging
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import frames_of
-from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.protocol import LossScale, State
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.training import finite_flags, overflow_origin, scale_at_run_time
-from tf_amp.training.finite_flags import Vote, cast_vote, vote_on
+from tf_amp.training.finite_flags import FiniteFlag, flag_on, put_flag
 from tf_amp.training.finite_steps import inner_flags
 from tf_amp.training.gradient_seeds import FOR_THE_SCALE, dtype_of, scale_beside
 from tf_amp.training.overflow_origin import warn_of_overflow
@@ -55,78 +55,72 @@ from tf_amp.training.states import state_of
 _LARGEST_SEED = 2.0**15
 
 
-class ScaledCall:
-    """The state of a loss scale as one call for gradients uses it.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaling:
+    """What one call for gradients is scaled by, and how it counts.
 
     Attributes:
-      loss_scale: the specification.
+      state: of the loss scale.
+      vectors: the values of the state, as read for the call.
+      reading: the same by name, with the scale as the call's types can hold it.
+      scale: what the loss is multiplied by, float32 scalar.
+      limit: what the scale was cut to.
+      power: of two, which the program multiplies the loss by itself: a float, or
+        float32 scalar.
+      is_repeated: whether it counts together with an earlier call.
+      begun: the vectors when the tape was begun, if an overflow may be explained by
+        others that were counted since.
     """
 
-    def __init__(self, loss_scale: LossScale, sources: Any = ()) -> None:
-        """Read the state, made with `sources` if there is none: see `state_of`."""
-        self.loss_scale = loss_scale
-        self._state = state_of(loss_scale, sources)
-        self._vectors = self._state.read()
-        self._reading = self._state.unpacked(self._vectors)
-        self._limit = math.inf
-        self._power: Any = 1.0
-        self._relieved: Any = None
-        self._is_repeated = False
-        self._begun: Vectors | None = None
-
-    def here(self) -> ScaledCall:
-        """Return a call that is scaled as this one, for use in the present graph.
-
-        A function may be called again, with another scale: there it is read anew.
-        """
-        vectors: Vectors = {k: _seen_from_here(v) for k, v in self._vectors.items()}
-        if any(vector is None for vector in vectors.values()):
-            vectors = self._state.read()
-        call = self._with(_vectors=vectors, _reading=self._state.unpacked(vectors))
-        call = call._with(_relieved=None, _power=1.0)._limited_to(self._limit)
-        power = self._power if self.is_known_ahead else _seen_from_here(self._power)
-        if power is not None:
-            return call.relieved_by(power)
-        # A function may be called again, with another number of the program's.
-        if scale_at_run_time.is_eager_outside():
-            return call.at_scale(scale_at_run_time.scale_at_work())
-        return call
+    state: ScaleState
+    vectors: Vectors
+    reading: State
+    scale: Any
+    limit: float = math.inf
+    power: Any = 1.0
+    is_repeated: bool = False
+    begun: Vectors | None = None
 
     @property
     def is_known_ahead(self) -> bool:
         """Whether what the loss is multiplied by follows from the state alone."""
-        return isinstance(self._power, float)
+        return isinstance(self.power, float)
 
-    @property
-    def scale(self) -> Any:
-        """What the loss is multiplied by, float32 scalar."""
-        return self._reading["scale"] if self._relieved is None else self._relieved
+    def here(self) -> Scaling:
+        """Return the same for use in the present graph.
 
-    def at_scale(self, scale: Any) -> ScaledCall:
-        """Return a call with another scale."""
-        return self._with(_reading={**self._reading, "scale": scale})
-
-    def again(self) -> ScaledCall:
-        """Return a call that is scaled as this one, and counts together with it."""
-        return self._with(_is_repeated=True)
-
-    def begun_with(self, readings: Mapping[ScaleState, Vectors]) -> ScaledCall:
-        """Return a call whose overflow others explain that were counted since.
-
-        Args:
-          readings: of states, when the tape was begun; those made since are missing.
+        A function may be called again, with another scale: there it is read anew.
         """
-        return self._with(_begun=readings.get(self._state) or self._state.initial())
+        vectors = {k: _seen_from_here(v) for k, v in self.vectors.items()}
+        if any(vector is None for vector in vectors.values()):
+            vectors = dict(self.state.read())
+        scaling = _scaling_by(self.state, vectors)._limited_to(self.limit)
+        power = self.power if self.is_known_ahead else _seen_from_here(self.power)
+        if power is not None:
+            return scaling.relieved_by(power)
+        # A function may be called again, with another number of the program's.
+        if scale_at_run_time.is_eager_outside():
+            return scaling.at_scale(scale_at_run_time.scale_at_work())
+        return scaling
 
-    def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
-        """Return a call whose seeds the types of all targets can hold."""
+    def at_scale(self, scale: Any) -> Scaling:
+        """Return a scaling by another scale."""
+        reading = {**self.reading, "scale": scale}
+        return dataclasses.replace(self, reading=reading, scale=scale)
+
+    def again(self) -> Scaling:
+        """Return the same for a call that counts together with this one."""
+        return dataclasses.replace(self, is_repeated=True)
+
+    def for_targets(self, targets: Sequence[Any]) -> Scaling:
+        """Return a scaling whose seeds the types of all targets can hold."""
         is_narrow = any(dtype_of(target) == tf.float16 for target in targets)
         return self._limited_to(_LARGEST_SEED) if is_narrow else self
 
-    def _limited_to(self, limit: float) -> ScaledCall:
+    def _limited_to(self, limit: float) -> Scaling:
         if limit == math.inf:
             return self
-        scale = float(self.loss_scale.initial_state()["scale"])
+        scale = float(self.state.loss_scale.initial_state()["scale"])
         if scale > limit:
             logging.log_first_n(
                 logging.WARNING,
@@ -136,10 +130,11 @@ class ScaledCall:
                 scale,
                 limit,
             )
-        return self.at_scale(tf.minimum(self.scale, limit))._with(_limit=limit)
+        cut = self.at_scale(tf.minimum(self.scale, limit))
+        return dataclasses.replace(cut, limit=limit)
 
-    def relieved_by(self, power: Any) -> ScaledCall:
-        """Return a call that scales by less, since the program scales by as much.
+    def relieved_by(self, power: Any) -> Scaling:
+        """Return a scaling by less, since the program scales by as much.
 
         Args:
           power: of two; a float, or float32 scalar.
@@ -148,19 +143,14 @@ class ScaledCall:
             return self
         with keeping_float32(FOR_THE_SCALE):
             left = scale_beside(power, self.scale)
-        return self._with(_power=self._power * power, _relieved=left)
-
-    def _with(self, **changes: Any) -> ScaledCall:
-        call = copy.copy(self)
-        vars(call).update(changes)
-        return call
+        return dataclasses.replace(self, power=self.power * power, scale=left)
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
         """Return the gradients to start from, scaled; None and whole numbers stay."""
 
         def scale(given: Sequence[Any]) -> list[Any]:
             with keeping_float32(FOR_THE_SCALE):
-                return list(self.loss_scale.scale(given, self._at_work()))
+                return list(self.state.loss_scale.scale(given, self._in_use()))
 
         scaled: list[Any] = map_scalable(scale, list(seeds))
         return scaled
@@ -168,7 +158,8 @@ class ScaledCall:
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients, of at least float32's precision, behind a barrier.
 
-        They are what the type of the scaled ones can hold, which they go back to.
+        They are what the type of the scaled ones can hold, which they go back to:
+        beyond float16's range, infinity.
         """
         wide = [_widened(gradient) for gradient in gradients]
         unscaled = self.for_a_while_unscaled(wide)
@@ -176,134 +167,155 @@ class ScaledCall:
             if after is not before:
                 mark_unscaled(after)
         return [
-            _rounded(value, gradient.dtype)
-            for value, gradient in zip(unscaled, gradients, strict=True)
+            tf.cast(tf.cast(value, g.dtype), value.dtype) if _is_narrow(g) else value
+            for value, g in zip(unscaled, gradients, strict=True)
         ]
 
     def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients that are to be scaled again; no barrier."""
         wide = [_widened(gradient) for gradient in gradients]
         with keeping_float32(FOR_THE_SCALE):
-            return list(self.loss_scale.unscale(wide, self._at_work()))
+            return list(self.state.loss_scale.unscale(wide, self._in_use()))
 
-    def _at_work(self) -> Mapping[str, Any]:
-        return {**self._reading, "scale": self.scale}
+    def _in_use(self) -> State:
+        return {**self.reading, "scale": self.scale}
 
-    def results(self, gradients: Any) -> Any:
-        """Return a structure of scaled gradients in true units.
 
-        None, integer parts of `IndexedSlices` and the like stay as they are.
-        """
+def scaling_of(loss_scale: LossScale, sources: Any = ()) -> Scaling:
+    """Return the scaling of a call by a loss scale as it is now: see `state_of`."""
+    state = state_of(loss_scale, sources)
+    return _scaling_by(state, state.read())
 
-        def finish(scaled: Sequence[Any]) -> list[Any]:
-            unscaled = self.unscaled(scaled)
-            ends_here = self._ends_here(unscaled)
-            for scale in (self._reading["scale"], self.scale):
-                mark_scale(scale, ends_here)
-            if ends_here and not must_select():
-                mark_second_try(self.scale, self._state.names["counters"])
-            is_ordinary = private.can_merge() and not self._is_repeated
-            if is_ordinary and private.in_function() and not must_select():
-                return self._checked_in_one(unscaled)
-            return self._checked(unscaled, lambda: are_finite(unscaled))
 
-        return map_scalable(finish, gradients)
+def _scaling_by(state: ScaleState, vectors: Vectors) -> Scaling:
+    reading = state.unpacked(vectors)
+    return Scaling(state, vectors, reading, reading["scale"])
 
-    def checked_results(self, values: Any, finite: Any) -> Any:
-        """Return what was made of unscaled gradients, known to be finite or not."""
-        return map_scalable(lambda parts: self._checked(parts, lambda: finite), values)
 
-    def _ends_here(self, unscaled: Sequence[Any]) -> bool:
-        """Say whether all of a call is in one graph, branch and loop, of this process.
+def results_of(scaling: Scaling, gradients: Any) -> Any:
+    """Return a structure of scaled gradients in true units, and adjust the loss scale.
 
-        Whoever has no use for a loss scale there may take the call for what it is
-        without one.
-        """
-        if tf.executing_eagerly() or self._state.is_per_worker:
-            return False
-        is_here = self.scale.graph is tf.compat.v1.get_default_graph()
-        in_frames = any(frames_of(gradient.op) for gradient in unscaled)
-        return is_here and not in_frames and private.can_merge()
+    None, integer parts of `IndexedSlices` and the like stay as they are.
+    """
 
-    def _checked(self, unscaled: Sequence[Any], look: Callable[[], Any]) -> list[Any]:
-        """Adjust the loss scale; return the gradients, which show how they came out.
+    def finish(scaled: Sequence[Any]) -> list[Any]:
+        unscaled = scaling.unscaled(scaled)
+        ends_here = _ends_here(scaling, unscaled)
+        for scale in (scaling.reading["scale"], scaling.scale):
+            mark_scale(scale, ends_here)
+        if ends_here and not must_select():
+            mark_second_try(scaling.scale, scaling.state.names["counters"])
+        is_ordinary = private.can_merge() and not scaling.is_repeated
+        if is_ordinary and private.in_function() and not must_select():
+            return _checked_in_one(scaling, unscaled)
+        return _checked(scaling, unscaled, lambda: are_finite(unscaled))
 
-        `look` returns whether they are finite.
-        """
-        scale_update = self._scale_update(unscaled)
-        adjusting: list[Any]
-        with scale_update_scope():
-            finite = look()
-            # Functions and graphs pass overflows on.
-            if tf.executing_eagerly() and not bool(finite):
-                warn_of_overflow(float(self.scale))
-            watched = overflow_origin.watch(
-                scale_update.but_for_earlier(finite), self._reading, self.loss_scale
-            )
-            if private.can_merge():
-                finite = agreed(finite)
-                counting = self._counting_once(scale_update, finite)
-                adjusting = counting.apply(finite) + self._noted(counting, finite)
-            else:
-                adjusting = finite_flags.note_of_replica(
-                    self._state, finite, self._limit
-                )
-            adjusting = symbolic(adjusting)
-        with tf.control_dependencies([*adjusting, *watched]):
-            whole = tf.identity(scale_update.with_earlier(finite))
-        in_graph = not tf.executing_eagerly() and not private.in_function()
-        waits = in_graph and scale_update.counts is None
-        vote = Vote(
-            finite=whole,
-            own=finite,
-            scale_update=scale_update,
-            updated=whole.op if waits else None,
-            adjusting=tuple(adjusting),
+    return map_scalable(finish, gradients)
+
+
+def checked_results(scaling: Scaling, values: Any, finite: Any) -> Any:
+    """Return what was made of unscaled gradients, known to be finite or not."""
+    return map_scalable(lambda parts: _checked(scaling, parts, lambda: finite), values)
+
+
+def _ends_here(scaling: Scaling, unscaled: Sequence[Any]) -> bool:
+    """Return whether all of a call is in one graph, branch and loop, of this process.
+
+    What has no use for a loss scale there may take the call for what it is without one.
+    """
+    if tf.executing_eagerly() or scaling.state.is_per_worker:
+        return False
+    is_here = scaling.scale.graph is tf.compat.v1.get_default_graph()
+    in_frames = any(frames_of(gradient.op) for gradient in unscaled)
+    return is_here and not in_frames and private.can_merge()
+
+
+def _checked(
+    scaling: Scaling, unscaled: Sequence[Any], look: Callable[[], Any]
+) -> list[Any]:
+    """Adjust the loss scale; return the gradients, which show how they came out.
+
+    `look` returns whether they are finite.
+    """
+    scale_update = _scale_update(scaling, unscaled)
+    state = scaling.state
+    adjusting: list[Any]
+    with scale_update_scope():
+        finite = look()
+        # Functions and graphs pass overflows on.
+        if tf.executing_eagerly() and not bool(finite):
+            warn_of_overflow(float(scaling.scale))
+        watched = overflow_origin.watch(
+            scale_update.but_for_earlier(finite), scaling.reading, state.loss_scale
         )
-        return handed_on(vote, unscaled)
+        if private.can_merge():
+            finite = agreed(finite)
+            counting = _counting_once(scaling, scale_update, finite)
+            adjusting = counting.apply(finite) + _noted(scaling, counting, finite)
+        else:
+            adjusting = finite_flags.note_of_replica(state, finite, scaling.limit)
+        adjusting = symbolic(adjusting)
+    with tf.control_dependencies([*adjusting, *watched]):
+        whole = tf.identity(scale_update.with_earlier(finite))
+    in_graph = not tf.executing_eagerly() and not private.in_function()
+    waits = in_graph and scale_update.counts is None
+    flag = FiniteFlag(
+        finite=whole,
+        own=finite,
+        scale_update=scale_update,
+        updated=whole.op if waits else None,
+        adjusting=tuple(adjusting),
+    )
+    return handed_on(flag, unscaled)
 
-    def _counting_once(self, scale_update: ScaleUpdate, finite: Any) -> ScaleUpdate:
-        """Return the update, together with the other calls that this one repeats.
 
-        Outside of functions, inner gradients may have overflowed since the tape was
-        begun.
-        """
-        # In a `tf.Graph` optimizers let the calls of one step share an update.
-        runs_as_written = tf.executing_eagerly() or private.in_function()
-        if self._is_repeated and runs_as_written:
-            return scale_update.counting_since(self._vectors, finite)
-        if self._begun is not None and not bool(finite):
-            return scale_update.counting_since(self._begun, finite)
-        return scale_update
+def _counting_once(
+    scaling: Scaling, scale_update: ScaleUpdate, finite: Any
+) -> ScaleUpdate:
+    """Return the update, together with the other calls that this one repeats.
 
-    def _noted(self, counting: ScaleUpdate, finite: Any) -> list[Any]:
-        """Note an overflow that is not counted, where the tape lies outside."""
-        is_inside = self._is_repeated and private.in_function()
-        here = tf.compat.v1.get_default_graph()
-        if not is_inside or self._vectors["counters"].graph is here:
-            return []
-        return finite_flags.note_repeated(self._state, ~(finite | counting.counts))
+    Outside of functions, inner gradients may have overflowed since the tape was begun.
+    """
+    # In a `tf.Graph` optimizers let the calls of one step share an update.
+    runs_as_written = tf.executing_eagerly() or private.in_function()
+    if scaling.is_repeated and runs_as_written:
+        return scale_update.counting_since(scaling.vectors, finite)
+    if scaling.begun is not None and not bool(finite):
+        return scale_update.counting_since(scaling.begun, finite)
+    return scale_update
 
-    def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
-        """Do the same within a function, where one branch serves the ordinary step."""
-        scale_update = self._scale_update(unscaled)
-        pass_inputs = overflow_origin.passing_inputs(
-            tf.compat.v1.get_default_graph(), self._reading, self.loss_scale
-        )
-        with scale_update_scope():
-            finite = scale_update.apply_in_function(are_finite(unscaled), pass_inputs)
-        vote = Vote(scale_update.with_earlier(finite), finite, scale_update)
-        return handed_on(vote, unscaled)
 
-    def _scale_update(self, unscaled: Sequence[Any]) -> ScaleUpdate:
-        earlier = inner_flags(unscaled, self._state)
-        counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
+def _noted(scaling: Scaling, counting: ScaleUpdate, finite: Any) -> list[Any]:
+    """Note an overflow that is not counted, where the tape lies outside."""
+    is_inside = scaling.is_repeated and private.in_function()
+    here = tf.compat.v1.get_default_graph()
+    if not is_inside or scaling.vectors["counters"].graph is here:
+        return []
+    return finite_flags.note_repeated(scaling.state, ~(finite | counting.counts))
 
-        def largest() -> Any:
-            # As large as without the program's own number, which does not count.
-            return largest_of(unscaled) / self._power
 
-        return ScaleUpdate(self._state, self._vectors, largest, counts, self._limit)
+def _checked_in_one(scaling: Scaling, unscaled: Sequence[Any]) -> list[Any]:
+    """Do the same within a function, where one branch serves the ordinary step."""
+    scale_update = _scale_update(scaling, unscaled)
+    pass_inputs = overflow_origin.passing_inputs(
+        tf.compat.v1.get_default_graph(), scaling.reading, scaling.state.loss_scale
+    )
+    with scale_update_scope():
+        finite = scale_update.apply_in_function(are_finite(unscaled), pass_inputs)
+    flag = FiniteFlag(scale_update.with_earlier(finite), finite, scale_update)
+    return handed_on(flag, unscaled)
+
+
+def _scale_update(scaling: Scaling, unscaled: Sequence[Any]) -> ScaleUpdate:
+    state = scaling.state
+    earlier = inner_flags(unscaled, state)
+    counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
+
+    def largest() -> Any:
+        # As large as without the program's own number, which does not count.
+        return largest_of(unscaled) / scaling.power
+
+    return ScaleUpdate(state, scaling.vectors, largest, counts, scaling.limit)
 
 
 def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:
@@ -341,53 +353,48 @@ def _seen_from_here(tensor: Any) -> Any:
     return tensor
 
 
+def _is_narrow(gradient: Any) -> bool:
+    return gradient.dtype in (tf.float16, tf.bfloat16)
+
+
 def _widened(gradient: Any) -> Any:
-    if gradient.dtype in (tf.float16, tf.bfloat16):
-        return tf.cast(gradient, tf.float32)
-    return gradient
-
-
-def _rounded(value: Any, dtype: Any) -> Any:
-    """Return a value as a type holds it: beyond float16's range it is infinite."""
-    if dtype in (tf.float16, tf.bfloat16):
-        return tf.cast(tf.cast(value, dtype), value.dtype)
-    return value
+    return tf.cast(gradient, tf.float32) if _is_narrow(gradient) else gradient
 
 
 _SLOPE = "TfAmpResultOrNotANumber"
 
 
-def handed_on(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
-    """Return gradients that carry a vote, which they wait for.
+def handed_on(flag: FiniteFlag, gradients: Sequence[Any]) -> list[Any]:
+    """Return gradients that carry a flag, which they wait for.
 
     Args:
-      vote: on all of them.
+      flag: on all of them.
       gradients: floating or complex.
     """
     if tf.executing_eagerly():
-        finite = bool(vote.finite)
+        finite = bool(flag.finite)
         # The slope of what is not selected is 0 * NaN.
         results = [
             tf.identity(g) if finite else tf.where(False, g * math.nan, g)
             for g in gradients
         ]
-        cast_vote(results, vote)
+        put_flag(results, flag)
         return results
-    graph, slope = tf.compat.v1.get_default_graph(), functools.partial(_slope, vote)
+    graph, slope = tf.compat.v1.get_default_graph(), functools.partial(_slope, flag)
     override = graph.gradient_override_map({"Identity": _SLOPE})
-    with override, tf.control_dependencies([vote.finite]):
+    with override, tf.control_dependencies([flag.finite]):
         results = [private.with_slope(tf.identity, g, slope) for g in gradients]
     # Gradients of the results need not be made of them, but always of this.
-    cast_vote([vote.finite, *results], vote)
+    put_flag([flag.finite, *results], flag)
     return results
 
 
 @tf.RegisterGradient(_SLOPE)  # type: ignore[untyped-decorator]
 def _of_result(operation: Any, upstream: Any) -> Any:
     # TensorFlow asks what the slope is without any operation where it stores graphs.
-    vote = vote_on(operation.outputs[0]) if operation is not None else None
-    return upstream if vote is None else _slope(vote, upstream)
+    flag = flag_on(operation.outputs[0]) if operation is not None else None
+    return upstream if flag is None else _slope(flag, upstream)
 
 
-def _slope(vote: Vote, upstream: Any) -> Any:
-    return upstream * tf.cast(tf.where(vote.finite, 1.0, math.nan), upstream.dtype)
+def _slope(flag: FiniteFlag, upstream: Any) -> Any:
+    return upstream * tf.cast(tf.where(flag.finite, 1.0, math.nan), upstream.dtype)

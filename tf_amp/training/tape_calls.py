@@ -30,7 +30,7 @@ from tf_amp.training import scale_at_run_time
 from tf_amp.training.finite_flags import descends_from
 from tf_amp.training.scale_state import ScaleState, Vectors
 from tf_amp.training.scale_update import is_scalable
-from tf_amp.training.scaling import ScaledCall
+from tf_amp.training.scaling import Scaling, scaling_of
 from tf_amp.training.states import states_in_use
 
 # Of a tape.
@@ -44,10 +44,10 @@ class _Record:
     Attributes:
       calls: by graph and loss scale, which they keep alive.
       home: the graph that it was begun in; None of eager execution.
-      readings: what the states held then; None where votes report inner gradients.
+      readings: what the states held then; None where flags report inner gradients.
     """
 
-    calls: dict[tuple[int, int], ScaledCall] = dataclasses.field(default_factory=dict)
+    calls: dict[tuple[int, int], Scaling] = dataclasses.field(default_factory=dict)
     home: weakref.ref[Any] | None = None
     readings: dict[ScaleState, Vectors] | None = None
 
@@ -68,7 +68,7 @@ def note_reset(tape: Any) -> None:
     record.home = _present_graph()
 
 
-def scaled_call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
+def scaling_of_tape(tape: Any, loss_scale: LossScale, sources: Any) -> Scaling:
     """Return the call that gradients taken here of a tape belong to."""
     home = _home_seen_from_here(tape)
     record, key = _record_of(tape), (id(home), id(loss_scale))
@@ -77,24 +77,26 @@ def scaled_call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall
     here = traced_graph()
     is_here = home is here
     with contextlib.nullcontext() if is_here else home.as_default():
-        call = ScaledCall(loss_scale, sources)
+        call = scaling_of(loss_scale, sources)
         if record.readings is not None:
-            call = call.begun_with(record.readings)
+            # Those made since are missing.
+            begun = record.readings.get(call.state) or call.state.initial()
+            call = dataclasses.replace(call, begun=begun)
         record.calls[key] = call
     return call if is_here else call.again()
 
 
-def call_for_sources(loss_scale: LossScale, sources: Any) -> ScaledCall:
+def scaling_for_sources(loss_scale: LossScale, sources: Any) -> Scaling:
     """Return the call that gradients of some tensors, taken here, belong to."""
     home = _graph_of(tf.nest.flatten(sources))
     if home is None or home is traced_graph() or not _is_around(home):
-        return ScaledCall(loss_scale, sources)
+        return scaling_of(loss_scale, sources)
     with home.as_default():
-        call = ScaledCall(loss_scale, sources)
+        call = scaling_of(loss_scale, sources)
     return call.again()
 
 
-def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
+def scaling_of_loop(tapes: list[Any], call: Scaling) -> Scaling:
     """Return the call that counts for a vectorized loop.
 
     Args:
@@ -105,7 +107,7 @@ def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
     for tape in tapes:
         if _home_seen_from_here(tape) is not here or _home_of(tape) is not here:
             continue
-        calls, key = _record_of(tape).calls, (id(here), id(call.loss_scale))
+        calls, key = _record_of(tape).calls, (id(here), id(call.state.loss_scale))
         if key in calls:
             return calls[key].again()
         calls[key] = call
@@ -175,7 +177,7 @@ class Loop:
       made_of_gradients: whether each result of the body is.
     """
 
-    def __init__(self, call: ScaledCall) -> None:
+    def __init__(self, call: Scaling) -> None:
         """Begin with no gradients taken."""
         self.call = call
         self.finite: list[Any] = []
@@ -213,7 +215,7 @@ class Loop:
 
 
 # Whether gradients are parts of those of a call, and of which, if that is known.
-_at_work: ContextVar[tuple[bool, ScaledCall | None]] = ContextVar(
+_at_work: ContextVar[tuple[bool, Scaling | None]] = ContextVar(
     "tf_amp_call_at_work", default=(False, None)
 )
 _loop: ContextVar[Loop | None] = ContextVar("tf_amp_loop_at_work", default=None)
@@ -224,7 +226,7 @@ def is_differentiating() -> bool:
     return _at_work.get()[0] or scale_at_run_time.is_differentiating()
 
 
-def call_at_work() -> ScaledCall | None:
+def call_at_work() -> Scaling | None:
     """Return the call whose scaled gradients the running code computes, if any."""
     return _at_work.get()[1]
 
@@ -235,13 +237,13 @@ def loop_at_work() -> Loop | None:
 
 
 @contextlib.contextmanager
-def differentiating(call: ScaledCall | None = None) -> Iterator[None]:
+def differentiating(call: Scaling | None = None) -> Iterator[None]:
     """Leave gradients asked for inside alone, as parts of those of a call."""
     with holding(_at_work, (True, call)):
         yield
 
 
-def computed(call: ScaledCall, compute: Callable[[], Any]) -> Any:
+def computed(call: Scaling, compute: Callable[[], Any]) -> Any:
     """Compute the scaled gradients of a call."""
     with differentiating(call):
         # In the body of a vectorized loop nothing can be assigned.
