@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.eligibility.reads import VariableReads
+from grappler_pass.eligibility.rules import constrain
 from grappler_pass.errors import StageError
 from grappler_pass.fusions import kept_weights
 from grappler_pass.fusions.stage import fuse, keep_weights
@@ -25,11 +25,11 @@ from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.planning import coloring
-from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.decisions import keep, plan_from_draft, recall, tried
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
+from grappler_pass.planning.draft import plan_casts
 from grappler_pass.planning.plan import Plan
 from grappler_pass.planning.prices import FusingPricer, Pricer
 from grappler_pass.planning.shape_guesses import fill_shapes

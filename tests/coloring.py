@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.eligibility.propagation import Constraints, constrain
+from grappler_pass.eligibility.rules import Constraints, constrain
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def

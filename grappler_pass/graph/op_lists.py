@@ -1,7 +1,7 @@
 """The four op lists for one low dtype, and a user's changes to them.
 
 `op_table` says which op is on which list and why; here the lists are made, kept
-disjoint, and edited. What the lists mean for a graph is decided in `propagation`.
+disjoint, and edited. What the lists mean for a graph is decided in `eligibility.rules`.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from grappler_pass.eligibility.kernels import (
     needs_check,
 )
 from grappler_pass.eligibility.known_wrong import may_be_wrong
-from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.reads import is_cast
+from grappler_pass.eligibility.rules import Constraints
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port

@@ -26,11 +26,11 @@ from grappler_pass.graph.shapes import Shape, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, SlotTable
 from grappler_pass.graph.view import Port
 from grappler_pass.planning.assignment import FLOAT32_SIDE, seconds_of_flips
-from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.coloring import Variables, problem_from_prices
 from grappler_pass.planning.draft import (
     FORCED,
     PRICED,
+    CastPlan,
     Draft,
     NodePrices,
     Outcome,

@@ -24,8 +24,7 @@ from grappler_pass.graph import op_table as table
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, dtype_name
 from grappler_pass.graph.view import Node, Port, Reader
-from grappler_pass.planning.casts import Conversion
-from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.draft import Conversion, Draft
 
 _WEIGHTS = (
     table.CONSTANT_OPS | table.INPUT_OPS | table.VARIABLE_OPS | {"ReadVariableOp"}

@@ -19,8 +19,7 @@ from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
 from grappler_pass.graph.view import GraphView, Node, Port, Reader, port_text
-from grappler_pass.planning.casts import CastPlan, Conversion
-from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.draft import CastPlan, Conversion, Draft
 
 # Every cast this pass made is called by it, behind the name of what it converts.
 CAST_STEM = "tf_amp_cast_"

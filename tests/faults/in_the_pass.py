@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.fault import Fault
 
 _PASS, _TF_AMP = "tests/grappler_pass", "tests/tf_amp"
-_CASTS = "grappler_pass/planning/casts.py"
+_CASTS = "grappler_pass/planning/draft.py"
 _RULES = "grappler_pass/eligibility/rules.py"
 _TIES = "grappler_pass/eligibility/ties.py"
 _ELIGIBILITY = "grappler_pass/eligibility"
@@ -108,7 +108,7 @@ _OF_ELIGIBILITY = (
     ),
     Fault(
         "Low precision spreads to what reads a product, and not to what it reads.",
-        "grappler_pass/eligibility/propagation.py",
+        "grappler_pass/eligibility/rules.py",
         "both_ways = list(map(operator.add, edges.readers, edges.sources))",
         "both_ways = edges.readers",
         (_CASES, _COLORING),

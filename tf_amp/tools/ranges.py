@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.eligibility.propagation import constrain
+from grappler_pass.eligibility.rules import constrain
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ENTER_OPS, NEXT_ITERATION_OPS, SWITCH_OPS

@@ -19,8 +19,7 @@ from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.pipeline import Settings, plan_graph
-from grappler_pass.planning.casts import CastPlan, plan_casts
-from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.draft import CastPlan, Draft, plan_casts
 from grappler_pass.planning.memory import peak_of
 from tests.rewriters import settings_of
 from tests.sketch import sketch

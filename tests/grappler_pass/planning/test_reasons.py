@@ -10,10 +10,9 @@ import pytest
 
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.pipeline import draft_graph
-from grappler_pass.planning.casts import plan_casts
 from grappler_pass.planning.coloring import Variables
 from grappler_pass.planning.decisions import plan_from_draft
-from grappler_pass.planning.draft import DEFAULT_TIE, Draft
+from grappler_pass.planning.draft import DEFAULT_TIE, Draft, plan_casts
 from grappler_pass.planning.plan import Cause, Decision, Plan
 from tests.golden_lines import draft_of, own_key
 from tests.random_graphs import random_graph
