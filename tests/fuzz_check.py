@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 from collections import Counter
@@ -234,9 +235,9 @@ def grappler_plugin(settings: Settings, errors: list[BaseException]) -> Iterator
         item = Item(fetch=fetch, preserve=tuple(grappler_item.preserve))
 
         def rewritten(graph_def: GraphDef) -> GraphDef:
-            return optimize(
-                graph_def, item, settings, shapes=grappler_item.shapes
-            ).graph_def
+            names = [node.name for node in graph_def.node]
+            shapes = functools.partial(grappler_item.shapes, names)
+            return optimize(graph_def, item, settings, shapes=shapes).graph_def
 
         try:
             return assert_sound(graph_def, rewritten, item).SerializeToString()
