@@ -19,6 +19,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.annotations import OWN
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility import known_wrong, regions
+from grappler_pass.eligibility.carried_errors import CarriedErrors
 from grappler_pass.eligibility.exactness import exact_slots, out_of_range_slots
 from grappler_pass.eligibility.exclusions import excludes, local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of, products_alone
@@ -29,7 +30,7 @@ from grappler_pass.eligibility.regions import (
     first_of,
     spread,
 )
-from grappler_pass.eligibility.sensitivity import CarriedErrors, Sensitivity
+from grappler_pass.eligibility.sensitivity import Sensitivity
 from grappler_pass.eligibility.ties import TensorLists, ties_of
 from grappler_pass.graph.op_lists import Listing, OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER

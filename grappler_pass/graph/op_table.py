@@ -30,8 +30,8 @@ LIST_NAMES = (ALLOW, INFER, DENY, CLEAR)
 class Errors(enum.Enum):
     """What an op makes of the rounding errors of what it reads.
 
-    Whether an intermediate value may be in 16 bits hangs on this: `eligibility`'s
-    `sensitivity` knows how.
+    Whether an intermediate value may be in 16 bits depends on this: `eligibility`'s
+    `carried_errors` and `sensitivity` know how.
     """
 
     PRODUCT = "sums products of its operands, which anybody would round for it"

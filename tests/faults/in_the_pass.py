@@ -10,6 +10,7 @@ _RULES = "grappler_pass/eligibility/rules.py"
 _TIES = "grappler_pass/eligibility/ties.py"
 _ELIGIBILITY = "grappler_pass/eligibility"
 _SENSITIVITY = f"{_ELIGIBILITY}/sensitivity.py"
+_CARRIED = f"{_ELIGIBILITY}/carried_errors.py"
 _CUT = "grappler_pass/planning/assignment.py"
 _SECONDS = "grappler_pass/planning/prices.py"
 
@@ -222,14 +223,14 @@ _OF_SENSITIVITY = (
     ),
     Fault(
         "Any number of residual sums in a row is rounded after each.",
-        _SENSITIVITY,
+        _CARRIED,
         "LONGEST_CHAIN = 4\n",
         "LONGEST_CHAIN = 400\n",
         (_CASES,),
     ),
     Fault(
         "A bias is taken to be no larger than the product it is fused with.",
-        _SENSITIVITY,
+        _CARRIED,
         "error=min(carried.error, Error.BIASED)",
         "error=carried.error",
         (_CASES, _REWRITING),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.sensitivity import has_sum
+from grappler_pass.eligibility.carried_errors import has_sum
 from grappler_pass.graph.op_table import OP_TABLE, RECURRENT_OPS, Errors
 from tests.coloring import Colored, color
 from tests.coloring_programs import X, colored_function, weights
