@@ -149,8 +149,8 @@ _OF_TOOLS = (
     Fault(
         "audit names what holds a plan back least first.",
         "tf_amp/tools/obstacles.py",
-        "found.sort(key=lambda obstacle: -obstacle.lost_seconds)",
-        "found.sort(key=lambda obstacle: obstacle.lost_seconds)",
+        "sorted(obstacles, key=lambda obstacle: -obstacle.lost_seconds)",
+        "sorted(obstacles, key=lambda obstacle: obstacle.lost_seconds)",
         (
             f"{_TOOLS}/test_audit.py::"
             "test_a_layer_1001_wide_is_named_with_the_next_multiple_of_eight",

@@ -9,7 +9,6 @@ here changes a plan.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -34,57 +33,48 @@ from tf_amp.tools.target_device import Target
 Edits = tuple[ListEdit, ...]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Alternatives:
-    """Other types and op lists, tried on a draft that was planned for a target."""
+    """Other types and op lists, tried on a draft that was planned for a target.
 
-    def __init__(
-        self,
-        draft: Draft,
-        target: Target,
-        config: AmpConfig,
-        *,
-        name: str = "",
-        runs: float = 1.0,
-    ) -> None:
-        """Try nothing yet.
+    Attributes:
+      draft: planned for the target.
+      target: the device.
+      config: that the graph was traced under.
+      name: of the function, to be put before those of its nodes.
+      runs: how often it runs in each step.
+    """
 
-        Args:
-          draft: planned for the target.
-          target: the device.
-          config: that the graph was traced under.
-          name: of the function, to be put before those of its nodes.
-          runs: how often it runs in each step.
-        """
-        self.draft, self.target, self._edits = draft, target, config.list_edits
-        self.name, self.runs = name, runs
-        eligible = functools.partial(_eligible, draft, target, config)
-        self._eligible = functools.cache(eligible)
+    draft: Draft
+    target: Target
+    config: AmpConfig
+    name: str = ""
+    runs: float = 1.0
+    _eligible: dict[tuple[str, Edits], tuple[bool, ...]] = dataclasses.field(
+        default_factory=dict, init=False
+    )
 
     def is_free_in(self, low_dtype: str, node: Node) -> bool:
         """Tell whether a node could be in 16 bits if these were of another type."""
-        return self._is_free(node, low_dtype, self._edits)
+        return self._is_free(node, low_dtype, self.config.list_edits)
 
     def freeing_edit(self, op: str, node: Node) -> str:
         """Return how to edit the lists of an op to free a node; empty: in no way."""
-        for text, edits in _changes(self._edits, op):
+        for text, edits in _changes(self.config.list_edits, op):
             if self._is_free(node, self.target.low_dtype, edits):
                 return text
         return ""
 
     def _is_free(self, node: Node, low_dtype: str, edits: Edits) -> bool:
-        eligible = self._eligible(low_dtype, edits)
-        return any(eligible[slot] for slot in self.draft.slots.slots_of[node.index])
-
-
-def _eligible(
-    draft: Draft, target: Target, config: AmpConfig, low_dtype: str, edits: Edits
-) -> tuple[bool, ...]:
-    """Return for each slot whether it could be in 16 bits."""
-    edited = dataclasses.replace(config, list_edits=edits)
-    other = dataclasses.replace(target, low_dtype=low_dtype)
-    chosen = other.settings(edited, is_compiled=draft.settings.fuses)
-    tried = pipeline.constrained(dataclasses.replace(draft, settings=chosen))
-    return tried.constraints.eligible
+        key, draft = (low_dtype, edits), self.draft
+        if key not in self._eligible:
+            edited = dataclasses.replace(self.config, list_edits=edits)
+            other = dataclasses.replace(self.target, low_dtype=low_dtype)
+            chosen = other.settings(edited, is_compiled=draft.settings.fuses)
+            tried = pipeline.constrained(dataclasses.replace(draft, settings=chosen))
+            self._eligible[key] = tried.constraints.eligible
+        slots = draft.slots.slots_of[node.index]
+        return any(self._eligible[key][slot] for slot in slots)
 
 
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
@@ -113,12 +103,20 @@ class AuditedNode:
       is_low: whether any slot of the node is in 16 bits.
     """
 
-    draft: Draft
+    alternatives: Alternatives
     node: Node
     decision: Decision
     is_low: bool
-    roofline: Roofline
-    alternatives: Alternatives
+
+    @property
+    def draft(self) -> Draft:
+        """The plan of the function that it is in."""
+        return self.alternatives.draft
+
+    @property
+    def roofline(self) -> Roofline:
+        """The rates of the device."""
+        return self.alternatives.target.profile.roofline
 
     @property
     def name(self) -> str:
@@ -404,7 +402,7 @@ def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
     for case in itertools.chain.from_iterable(map(_losing, functions)):
         row = case.decision
         groups[row.op, _shape(case), row.dtype, finding_of(case)].append(case)
-    found = [
+    obstacles = (
         Obstacle(
             op=op,
             shape=shape,
@@ -416,9 +414,9 @@ def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
             remedy=finding.remedy,
         )
         for (op, shape, dtype, finding), cases in groups.items()
-    ]
-    found.sort(key=lambda obstacle: -obstacle.lost_seconds)
-    return tuple(found[:_SHOWN])
+    )
+    ranked = sorted(obstacles, key=lambda obstacle: -obstacle.lost_seconds)
+    return tuple(ranked[:_SHOWN])
 
 
 def _losing(alternatives: Alternatives) -> Iterator[AuditedNode]:
@@ -426,14 +424,6 @@ def _losing(alternatives: Alternatives) -> Iterator[AuditedNode]:
     draft, runs = alternatives.draft, alternatives.runs
     seconds = runs * draft.plan.seconds_after
     least = _LEAST_SHARE * seconds / max(len(draft.view.nodes), 1)
-    for case in _priced(alternatives):
-        if case.seconds - case.best_seconds > least:
-            yield case
-
-
-def _priced(alternatives: Alternatives) -> Iterator[AuditedNode]:
-    """Yield the nodes that take time, as their plan has them."""
-    draft, roofline = alternatives.draft, alternatives.target.profile.roofline
     for node in draft.view.nodes:
         slots = draft.slots.slots_of[node.index]
         if not slots or draft.prices.float32[node.index] <= 0.0:
@@ -442,11 +432,13 @@ def _priced(alternatives: Alternatives) -> Iterator[AuditedNode]:
         low = [row for row in rows if row.is_low]
         # The first slot carries the price, a low one the reason.
         first = dataclasses.replace(
-            rows[0].times(alternatives.runs),
+            rows[0].times(runs),
             reason=(low or rows)[0].reason,
             dtype=(low or rows)[0].dtype,
         )
-        yield AuditedNode(draft, node, first, bool(low), roofline, alternatives)
+        case = AuditedNode(alternatives, node, first, bool(low))
+        if case.seconds - case.best_seconds > least:
+            yield case
 
 
 def _shape(case: AuditedNode) -> str:

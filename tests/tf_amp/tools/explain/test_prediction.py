@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 import pytest
 import tensorflow as tf
 
 import tf_amp
 from grappler_pass.planning.plan import Plan
 from grappler_pass.planning.prices import NODE_SECONDS
-from tf_amp.commands import cli
 from tf_amp.errors import NotMeasurableError
 from tf_amp.tools.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
@@ -133,19 +129,3 @@ def test_a_row_prints_the_times_of_float32_before_those_mixed() -> None:
 def test_nothing_measured_has_no_ratio() -> None:
     assert Times(1.0, 0.0).ratio is None
     assert Times(1.0, 2.0).ratio == 0.5
-
-
-def test_the_command_line_measures_a_saved_model(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = tf.Module()
-    module.weight = tf.Variable(tf.ones([512, 512]))
-    module.serve = tf.function(lambda x: x @ module.weight)
-    signature = module.serve.get_concrete_function(tf.TensorSpec([512, 512]))
-    tf.saved_model.save(module, str(tmp_path / "model"), signature)
-    capsys.readouterr()
-    assert cli.main(["explain", str(tmp_path / "model"), "--measure", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    prediction = Prediction.from_json(json.dumps(found))
-    assert LEAST_SECONDS < prediction.float32.measured_seconds < 1.0
-    assert {row.op: row.nodes for row in prediction.ops}["MatMul"] == 1
