@@ -30,6 +30,14 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.setting_values import LIST_PREFIX, ListEdit
 from tf_amp.tools.target_device import Target
 
+_HALF_FULL = 0.5
+# An op that takes less than this many starts is bound by them.
+_LAUNCHES = 1.5
+_CAST_SHARE = 0.25
+_BY_LISTS = ("DENY", "DENY_TAINT", "NOT_LISTED")
+_SHOWN = 10
+# Losses under this share of what the mean node takes are not worth a look.
+_LEAST_SHARE = 1e-3
 Edits = tuple[ListEdit, ...]
 
 
@@ -202,16 +210,6 @@ class AuditedNode:
             rows = [self.draft.plan.decisions[s] for s in slots.slots_of[index]]
             if rows and not any(row.is_low for row in rows):
                 yield rows[0]
-
-
-_HALF_FULL = 0.5
-# An op that takes less than this many starts is bound by them.
-_LAUNCHES = 1.5
-_CAST_SHARE = 0.25
-_BY_LISTS = ("DENY", "DENY_TAINT", "NOT_LISTED")
-_SHOWN = 10
-# Losses under this share of what the mean node takes are not worth a look.
-_LEAST_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,20 @@ from tf_amp.run.graph_run import GraphRun, most_bytes, quiet_config
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.stamp_reader import with_traced_shapes
 
+# Steps of each kind there should be time for.
+_STEPS = 12
+_SECONDS = 10.0
+# Behind the name of a node, before that of a part it was split into.
+_PART = "/tf_amp_"
+BEFORE, AFTER = "before", "after"
+_FEWEST_TRACES, _MOST_TRACES = 2, 8
+# What a GPU's kernels take is kept separate from what the host takes to launch them.
+_KERNELS = "/stream:all"
+_MOST_PAIRS = 400
+_FEWEST_PAIRS = 2
+_WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
+# Of all steps together, however slow.
+_LONGEST_SECONDS = 120.0
 _MILLI = 1e3
 _TIMES = tuple(
     f"{dtype} {name}"
@@ -203,22 +217,6 @@ def _pair(times: Times) -> str:
 
 def _over(before: float, after: float) -> float:
     return before / after if after > 0.0 else 1.0
-
-
-# Steps of each kind there should be time for.
-_STEPS = 12
-_SECONDS = 10.0
-# Behind the name of a node, before that of a part it was split into.
-_PART = "/tf_amp_"
-BEFORE, AFTER = "before", "after"
-_FEWEST_TRACES, _MOST_TRACES = 2, 8
-# What a GPU's kernels take is kept separate from what the host takes to launch them.
-_KERNELS = "/stream:all"
-_MOST_PAIRS = 400
-_FEWEST_PAIRS = 2
-_WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
-# Of all steps together, however slow.
-_LONGEST_SECONDS = 120.0
 
 
 def prediction_of(

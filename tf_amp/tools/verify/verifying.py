@@ -59,6 +59,17 @@ from tf_amp.tools.verify.verification import (
 from tf_amp.tracing.stamp_reader import forward_names
 from tf_amp.training.scale_state import PREFIX as LOSS_SCALE
 
+# In the name of a loss scale that stays what it is.
+_STATIC = "Static"
+# Of the floats of a state the scale comes first.
+_PLACE = 0
+# What is not excluded is in 16 bits, wherever it stands: so a try is the plan without
+# what is cleared, and nothing else is missing.
+_LEVEL = "O3"
+_REASON = "tried in float32"
+
+_T = TypeVar("_T")
+
 
 def verify(
     fn: Any,
@@ -117,7 +128,7 @@ def verify_saved_model(
     leaves that open. The tolerance and `bisect` are as for `verify`, and so are errors,
     beside those of `signatures_of`.
     """
-    found: dict[str, Verification] = {}
+    by_name: dict[str, Verification] = {}
     signatures = tuple(data.signatures_of(folder, signature).items())
     for name, function in progress.each(signatures, "verifying signatures"):
         values, words = [dict[str, Any]()], ""
@@ -126,51 +137,39 @@ def verify_saved_model(
             values = [data.batch_by_placeholder(function, each) for each in batches]
             words = str(file)
         cases = (case_from_function(function, choice, each, batch) for each in values)
-        found[name] = worst_of(
+        by_name[name] = worst_of(
             [
                 verified(case, tolerance=tolerance, bisect=bisect, data=words)
                 for case in cases
             ]
         )
     return explanation.with_joined_names(
-        found, lambda each: dataclasses.replace(each, graph="", plan="")
+        by_name, lambda each: dataclasses.replace(each, graph="", plan="")
     )
 
 
-def worst_of(found: Sequence[Verification]) -> Verification:
+def worst_of(verifications: Sequence[Verification]) -> Verification:
     """Return one verification for several of the same graph: each tensor's worst.
 
     The culprits are those of all.
     """
-    first = next((each for each in found if not each.ok), found[0])
+    first = next((each for each in verifications if not each.ok), verifications[0])
     worse = [*Judgement].index
 
     def badness(check: TensorCheck) -> tuple[int, int, float]:
         rank = worse(first.verdict_on(check))
         return rank, check.mixed.non_finite, check.mixed.relative
 
-    columns = zip(*(each.checks for each in found), strict=True)
+    columns = zip(*(each.checks for each in verifications), strict=True)
     worst = (max(column, key=badness) for column in columns)
-    searched = [each.culprits for each in found if each.culprits is not None]
+    searched = [each.culprits for each in verifications if each.culprits is not None]
     culprits = dict.fromkeys(itertools.chain.from_iterable(searched))
     return dataclasses.replace(
         first,
         checks=tuple(worst),
         culprits=tuple(culprits) if searched else None,
-        tries=sum(each.tries for each in found),
+        tries=sum(each.tries for each in verifications),
     )
-
-
-# In the name of a loss scale that stays what it is.
-_STATIC = "Static"
-# Of the floats of a state the scale comes first.
-_PLACE = 0
-# What is not excluded is in 16 bits, wherever it stands: so a try is the plan without
-# what is cleared, and nothing else is missing.
-_LEVEL = "O3"
-_REASON = "tried in float32"
-
-_T = TypeVar("_T")
 
 
 def verified(
@@ -193,17 +192,19 @@ def verified(
     if rewrite.changed:
         values = with_lowered_scale(case, rewrite.graph_def, values)
     controls = _Controls(case, values, tolerance)
-    found = controls.verification_of(rewrite)
+    verification = controls.verification_of(rewrite)
     missing = sum(name not in case.values for name in values)
     if missing and not data:
         data = f"made-up data for {missing} of {len(values)} inputs and variables"
-    found = dataclasses.replace(found, data=data)
-    if not bisect or found.ok or rewrite.plan is None:
-        return found
+    verification = dataclasses.replace(verification, data=data)
+    if not bisect or verification.ok or rewrite.plan is None:
+        return verification
     search = _Search(controls, rewrite.plan)
     culprits = culprits_among(search.suspects, search.holds_with) or ()
     return dataclasses.replace(
-        found, culprits=tuple(map(search.described, culprits)), tries=search.tries
+        verification,
+        culprits=tuple(map(search.described, culprits)),
+        tries=search.tries,
     )
 
 
@@ -225,8 +226,8 @@ def with_lowered_scale(case: GraphCase, graph_def: GraphDef, values: Values) -> 
     ]
     tried = dict(values)
     while scales:
-        found = run(case, graph_def, tried)
-        computed = [found[name] for name in gradients if name in found]
+        results = run(case, graph_def, tried)
+        computed = [results[name] for name in gradients if name in results]
         if all(np.isfinite(each).all() for each in computed):
             return tried
         if all(tried[name][_PLACE] <= 1.0 for name in scales):
@@ -392,14 +393,14 @@ def checks_of(
             kind=kinds[name],
             dtype=str(value.dtype),
             shape=tuple(map(int, value.shape)),
-            **{run: difference_of(value, found[name]) for run, found in runs.items()},
+            **{run: difference_of(value, other[name]) for run, other in runs.items()},
             non_finite=0
             if value.dtype.kind in "OSUb"
             else int(np.count_nonzero(~np.isfinite(value.astype(np.float64)))),
             scale=_scale(value),
         )
         for name, value in expected.items()
-        if all(name in found for found in runs.values())
+        if all(name in other for other in runs.values())
     )
 
 
