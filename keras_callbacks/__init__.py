@@ -3,7 +3,9 @@
     model.fit(..., callbacks=[keras_callbacks.AutoMixedPrecision()])
 
 Names are loaded when first used, so that the import is quick and needs no TensorFlow.
-They serve Keras 3 and tf_keras alike.
+They serve Keras 3 and tf_keras alike. What is imported at once are the hooks by which
+they know the method of a model that calls them: Python looks up `model.fit` before it
+makes a callback for it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tf_amp.lazy_names import lazy_names
+from tf_amp.runtime import model_scopes
 
 if TYPE_CHECKING:
     from keras_callbacks.auto_mixed_precision import AutoMixedPrecision
@@ -40,3 +43,5 @@ __getattr__, __dir__ = lazy_names(
         "mirrored_strategy": ".mirrored",
     },
 )
+
+model_scopes.install()

@@ -304,7 +304,7 @@ class AutoMixedPrecision(Callback):
             converted = step_functions.in_layer(fresh, layer)
             self._alone[role] = own, layer.settings, converted
         self._put_back = step_functions.put_now(self.model, role, converted)
-        model_scopes.undo_after_call(self.model, self._leave_alone, trains=False)
+        model_scopes.undo_after_call(self.model, self._leave_alone)
 
     def _leave_alone(self) -> None:
         """End an evaluation or a prediction outside of `fit`, if there is one."""

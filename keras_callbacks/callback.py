@@ -9,7 +9,7 @@ user's own without such a list there are none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import logging
 
@@ -18,9 +18,6 @@ from tf_amp._tensorflow_private import Method, wrapping
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 from tf_amp.runtime import model_scopes
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Logs = dict[str, Any] | None
 
@@ -41,12 +38,6 @@ class Callback:
     model: Any = None
     params: dict[str, Any] | None = None
     others: tuple[Any, ...] = ()
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make one, and have lists of callbacks say what else is in them."""
-        callback = super().__new__(cls)
-        model_scopes.install_for(callback, _introduce)
-        return callback
 
     @property
     def _supports_tf_logs(self) -> bool:
@@ -174,3 +165,6 @@ def _introduce(result: None, listed: Any, model: Any) -> None:
     listed.callbacks = [*monitors.values(), *rest]
     for each in ours:
         each.others = tuple(listed.callbacks)
+
+
+model_scopes.introduce_callbacks(_introduce)

@@ -123,7 +123,8 @@ def _install_awaited(module: Any) -> None:
 
 def remove(kept: Collection[Hook] = ()) -> None:
     """Put every method back, but for those kept and those wrapped by others since."""
-    _awaited.clear()
+    for hook in _awaited.keys() - set(kept):
+        del _awaited[hook]
     for hook, (owner, original, replacement) in list(_patches.items()):
         if hook not in kept and getattr(owner, hook.method) is replacement:
             _register(hook, original)

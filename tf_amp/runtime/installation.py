@@ -142,7 +142,7 @@ def remove() -> None:
     kept = [private.CALL_FUNCTION, functions.RUN_IN_SESSION, graphs.CONVERT_TO_TFLITE]
     if call_sites.decide_calls():
         kept.append(functions.CALL_IN_EAGER_MODE)
-    private.remove([*kept, *model_scopes.hooks_in_use()])
+    private.remove([*kept, *model_scopes.HOOKS_OF_CALLBACKS])
 
 
 def _stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:

@@ -39,35 +39,23 @@ class _Model:
     around: tuple[scope_stack.Layer, ...] = ()
     running: list[str] = dataclasses.field(default_factory=list)
     changes: list[Undo] = dataclasses.field(default_factory=list)
-    # Made in a call that began before its method was patched, so that its end is not
-    # seen: put back before the model trains again.
+    # Made in a loop of the program's own, whose end is not seen: put back before the
+    # model trains again.
     unseen: list[Undo] = dataclasses.field(default_factory=list)
-    # Of these, what is put back before any method runs.
-    unseen_alone: list[Undo] = dataclasses.field(default_factory=list)
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
-# Callbacks, which need the hooks also when mixed precision is off.
-_callbacks: weakref.WeakSet[Any] = weakref.WeakSet()
+# Those that callbacks need, also when mixed precision is off.
+HOOKS_OF_CALLBACKS = (*tracing.RUN_MODEL, *tracing.CALLBACK_LISTS)
 
 
-def install_for(callback: Any, introduce: Callable[..., Any]) -> None:
-    """Take the hooks, and keep them as long as a callback lives.
+def introduce_callbacks(introduce: Callable[..., Any]) -> None:
+    """Have something done when a list of callbacks has given all of them a model.
 
-    Args:
-      callback: that needs to know which method of a model is running.
-      introduce: called with the result, the list and the model when a list of callbacks
-        has given all of them a model.
+    It takes the result, the list and the model.
     """
-    _callbacks.add(callback)
-    install()
     for hook in tracing.CALLBACK_LISTS:
         install_when_imported(hook, acting_after(introduce))
-
-
-def hooks_in_use() -> tuple[Hook, ...]:
-    """Return the hooks that callbacks need which are still held."""
-    return (*tracing.RUN_MODEL, *tracing.CALLBACK_LISTS) if _callbacks else ()
 
 
 def running_method(model: Any) -> str:
@@ -84,16 +72,13 @@ def install() -> None:
         install_when_imported(hook, _run)
 
 
-def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:
+def undo_after_call(model: Any, undo: Undo) -> None:
     """Have a change of a model undone when the running call of its method ends.
 
-    Where that call was not seen to begin, it is undone before the model trains again.
-    If the call does not train the model, no other method is called within it, so that
-    the next call of any shows that it has ended.
+    Where none is running, it is undone before the model trains again.
     """
     calls = _models.setdefault(model, _Model())
-    unseen = calls.unseen if trains else calls.unseen_alone
-    (calls.changes if calls.running else unseen).append(undo)
+    (calls.changes if calls.running else calls.unseen).append(undo)
 
 
 def undo_changes(model: Any) -> None:
@@ -128,10 +113,8 @@ def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
 @contextlib.contextmanager
 def _noted(calls: _Model, method: str) -> Iterator[None]:
     """Note that a method runs; undo what the outermost call has changed."""
-    if not calls.running:
-        _undo(calls.unseen_alone)
-        if method in _TRAINING:
-            _undo(calls.unseen)
+    if not calls.running and method in _TRAINING:
+        _undo(calls.unseen)
     calls.running.append(method)
     try:
         yield
