@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
 
@@ -178,6 +176,8 @@ def true_unless_taken(flag: Any, branch: Any) -> Any | None:
 
     None of what is in a loop.
     """
+    import tensorflow as tf
+
     if not branch.IsCondContext():
         return None
     with _around(branch, flag.graph):
@@ -187,6 +187,8 @@ def true_unless_taken(flag: Any, branch: Any) -> Any | None:
 
 @contextlib.contextmanager
 def _around(frame: Any, graph: Any) -> Iterator[None]:
+    import tensorflow as tf
+
     with graph.as_default(), tf.control_dependencies(None):
         outer = frame.outer_context
         if outer is None:

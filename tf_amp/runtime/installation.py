@@ -27,7 +27,6 @@ from tf_amp.rewriting import (
 from tf_amp.runtime import model_scopes
 from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
-from tf_amp.training import overflow_origin
 
 
 def install_marking() -> None:
@@ -68,6 +67,7 @@ def install_rewriting(config: AmpConfig) -> None:
     from grappler_pass import plugin
     from tf_amp.compare import call_sites
     from tf_amp.rewriting import notices
+    from tf_amp.training import overflow_origin
 
     _build_host()
     plugin.load(arriving_graphs.rewrite_graph)
@@ -95,6 +95,8 @@ def install_rewriting(config: AmpConfig) -> None:
 
 def _build_host() -> None:
     """Say what takes part in the rewriting of graphs, besides the pass."""
+    from tf_amp.training import overflow_origin
+
     has_stamps = private.CREATE_OP in private.installed()
     host.build(
         dropped=overflow_origin.float32_nodes,
