@@ -12,7 +12,8 @@ from benchmarks.catalog import ENTRIES, MODES
 from benchmarks.context import Context, context_of
 from benchmarks.machine import Machine, gpus
 from benchmarks.report import markdown
-from tf_amp.tools.bench.journal import Sample, sample_from_dict
+from tf_amp.report.codec import from_plain
+from tf_amp.tools.bench.journal import Sample
 
 # Figures of machines with GPUs stand by themselves.
 HERE = Path(__file__).resolve().parent / ("gpu" if gpus() else "")
@@ -77,7 +78,7 @@ def kept_models(folder: Path = RAW, name: str = COMPARED) -> tuple[Samples, Cont
     """
     kept = json.loads((folder / f"{name}.json").read_text())
     samples = {
-        (model, mode): tuple(map(sample_from_dict, fields))
+        (model, mode): tuple(from_plain(Sample, each) for each in fields)
         for key, fields in kept["samples"].items()
         for model, mode in [key.split(", ")]
     }

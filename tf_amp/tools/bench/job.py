@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.util
-import json
 import pathlib
 import re
 import sys
@@ -36,6 +35,7 @@ from tf_amp.config.amp_config import (
 )
 from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.report.codec import Stored
 
 MODES = ("train", "infer")
 SCRIPT, FUNCTION, SAVED_MODEL = "script", "function", "saved_model"
@@ -178,27 +178,12 @@ def batches_from_text(text: str) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """What one process is to do: fields of its job and run, and the journal's path."""
+class Task(Stored):
+    """What one process is to do: a run of a job, and the path of its journal."""
 
-    target: Target
-    method: str
-    mode: str
-    batch: int | None
-    seconds: float
+    job: Job
+    run: Run
     journal: str
-
-    def to_json(self) -> str:
-        """Return it on one line."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        """Return what `to_json` has written."""
-        fields = json.loads(text)
-        arguments = tuple(fields["target"].pop("arguments"))
-        target = Target(arguments=arguments, **fields.pop("target"))
-        return cls(target=target, **fields)
 
 
 def digest_of_file(path: pathlib.Path) -> str:

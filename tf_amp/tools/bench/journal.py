@@ -309,7 +309,7 @@ class Sample:
       step_seconds: of each step in turn, from the first one on.
       first_step_seconds: from the start of the process to the end of its first step.
       peak_bytes: most of the machine's memory that the process held at once.
-      values: a few numbers of its first steps.
+      values: a few numbers of its first steps; None for what is not finite.
       ops: of the graphs that its timed steps executed; None: they could not be seen.
       failure: how it ended, if not well, or why there is nothing else; "" otherwise.
       traceback: of the exception that ended it before enough steps; "" without one.
@@ -325,13 +325,18 @@ class Sample:
     step_seconds: tuple[float, ...] = ()
     first_step_seconds: float | None = None
     peak_bytes: int = 0
-    values: tuple[float, ...] = ()
+    values: tuple[float | None, ...] = ()
     ops: OpCounts | None = None
     failure: str = ""
     traceback: str = ""
     was_ended: bool = False
     note: str = ""
     warning: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a step takes what is no time."""
+        if not all(is_number(each) and each > 0.0 for each in self.step_seconds):
+            raise ValueError(f"steps that take {self.step_seconds!r} s")
 
     def __str__(self) -> str:
         """Return why it failed, in one line."""
@@ -391,7 +396,7 @@ def sample_of(
         step_seconds=tuple(float(f"{each:.6g}") for each in seconds[::stride]),
         first_step_seconds=source.steps[0][1] - ended.begin,
         values=tuple(
-            float(f"{each:.7g}")
+            float(f"{each:.7g}") if math.isfinite(each) else None
             for name, values in seen[VALUES]
             if name in source.names
             for each in values
@@ -481,20 +486,3 @@ def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:
         return None
     columns = zip(*map(dataclasses.astuple, found.values()), strict=True)
     return OpCounts(*map(sum, columns))
-
-
-def sample_from_dict(fields: Mapping[str, Any]) -> Sample:
-    """Return the sample of which these are the fields."""
-    seconds = fields["step_seconds"]
-    if not all(is_number(each) and each > 0.0 for each in seconds):
-        raise ValueError(f"steps that take {seconds!r} s")
-    ops = fields["ops"]
-    return Sample(
-        **{
-            **fields,
-            "step_seconds": tuple(seconds),
-            # JSON has no word for what is not finite.
-            "values": tuple(math.nan if v is None else v for v in fields["values"]),
-            "ops": None if ops is None else OpCounts(**ops),
-        }
-    )

@@ -87,9 +87,7 @@ def sample_of_run(
     if job.learns:
         costs = costs / f"{run.batch}-{run.round}"
     environment = environment_of(job, run, os.environ, str(costs))
-    task = Task(
-        job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
-    )
+    task = Task(job, run, str(journal))
     settings = {**dict(job.settings), **settings_of_method(run.method)}
     is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
     # A process of ours that compares steps leaves verdicts for the next one.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import json
 import math
 import os
@@ -26,9 +27,10 @@ import numpy as np
 import tf_amp
 from tf_amp.config import devices
 from tf_amp.errors import ConfigError
+from tf_amp.report.codec import from_plain, to_json
 from tf_amp.report.files import write_whole
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
-from tf_amp.tools.bench.journal import OpCounts, Sample, sample_from_dict
+from tf_amp.tools.bench.journal import OpCounts, Sample
 
 # With fewer, the noise is not known.
 FEWEST_ROUNDS = 3
@@ -69,7 +71,8 @@ def speed_up_of(
 
 
 def largest_error(
-    values: Mapping[int, Sequence[float]], reference: Mapping[int, Sequence[float]]
+    values: Mapping[int, Sequence[float | None]],
+    reference: Mapping[int, Sequence[float | None]],
 ) -> float | None:
     """Return the largest distance to float32's values of the same round.
 
@@ -232,14 +235,21 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What was measured, where, and of what."""
+    """What was measured, where, and of what; the summary is for readers of the JSON."""
+
+    JSON_PROPERTIES = ("version", "summary")
 
     job: Job
     context: Context
     samples: tuple[Sample, ...] = ()
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def version(self) -> int:
+        """Of the form that it is kept in."""
+        return _VERSION
+
+    @property
+    def summary(self) -> tuple[Row, ...]:
         """What the samples come to."""
         return summarized(self.job, self.samples)
 
@@ -248,14 +258,13 @@ class Record:
         return dataclasses.replace(self, samples=(*self.samples, sample))
 
     def write(self, path: pathlib.Path) -> None:
-        """Write it, with the summary that readers need not make again.
+        """Write it as JSON; null stands for numbers that JSON has no words for.
 
         Raises:
           ConfigError: the file cannot be written; what was there before stays.
         """
-        rows = [dataclasses.asdict(row) for row in self.rows]
-        whole = {"version": _VERSION, **dataclasses.asdict(self), "summary": rows}
-        write_whole(path, json.dumps(_standard(whole)).encode())
+        text = json.dumps(json.loads(to_json(self), parse_constant=lambda _: None))
+        write_whole(path, text.encode())
 
 
 def continued(fresh: Record, path: pathlib.Path) -> Record:
@@ -275,72 +284,41 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
     if not isinstance(kept, dict) or kept.get("version") != _VERSION:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
     try:
-        return _continued(fresh, kept, path)
-    except ConfigError:
-        raise
+        record = from_plain(Record, kept)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"--json: {path} does not hold what `tf-amp bench` writes: {error!r}."
         ) from error
-
-
-def _continued(fresh: Record, kept: Mapping[str, Any], path: pathlib.Path) -> Record:
-    """Return a record with what was kept of its job.
-
-    Raises:
-      ConfigError: that is of another job.
-      LookupError, TypeError, ValueError, AttributeError: it makes no sense.
-    """
-    given = json.loads(json.dumps(dataclasses.asdict(fresh)))
     differing = [
-        *_differing_targets(kept["job"]["target"], given["job"]["target"]),
-        *_differing(kept["job"], given["job"], but=("target",)),
-        *_differing(kept["context"], given["context"], but=("date",)),
+        *_differing_targets(record.job.target, fresh.job.target),
+        *_differing(record.job, fresh.job, but="target"),
+        *_differing(record.context, fresh.context, but="date"),
     ]
     if differing:
         raise ConfigError(
             f"--json: {path} holds another job: {'; '.join(differing)}. Name another "
             "file, or remove it."
         )
-    samples = (sample_from_dict(each) for each in kept["samples"])
-    done = tuple(each for each in samples if each.is_measured)
-    date = kept["context"]["date"]
-    return dataclasses.replace(
-        fresh, context=dataclasses.replace(fresh.context, date=date), samples=done
-    )
+    done = tuple(each for each in record.samples if each.is_measured)
+    return dataclasses.replace(record, samples=done)
 
 
-def _differing_targets(kept: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    if found := _differing(kept, given, but=("digest",)):
-        return found
-    if kept["digest"] == given["digest"]:
+def _differing_targets(kept: Target, given: Target) -> list[str]:
+    if differing := _differing(kept, given, but="digest"):
+        return differing
+    if kept.digest == given.digest:
         return []
-    if not kept["digest"]:
-        return [f"it does not say which text of {given['name']} was measured"]
-    return [f"{given['name']} was edited since"]
+    if not kept.digest:
+        return [f"it does not say which text of {given.name} was measured"]
+    return [f"{given.name} was edited since"]
 
 
-def _differing(
-    kept: Mapping[str, Any], given: Mapping[str, Any], but: Sequence[str] = ()
-) -> list[str]:
-    """Return which fields differ, and how."""
-    return [
-        f"{name} was {json.dumps(kept.get(name), ensure_ascii=False)}, "
-        f"now {json.dumps(given[name], ensure_ascii=False)}"
-        for name in given
-        if name not in but and kept.get(name) != given[name]
-    ]
-
-
-def _standard(value: Any) -> Any:
-    """Return a value without the numbers that JSON has no words for."""
-    if isinstance(value, dict):
-        return {name: _standard(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_standard(each) for each in value]
-    if isinstance(value, float) and value - value != 0.0:
-        return None
-    return value
+def _differing(kept: Any, given: Any, but: str) -> list[str]:
+    """Return which fields of two dataclasses differ, all but one, and how."""
+    write = functools.partial(json.dumps, ensure_ascii=False)
+    fields = (field.name for field in dataclasses.fields(given) if field.name != but)
+    pairs = ((name, getattr(kept, name), getattr(given, name)) for name in fields)
+    return [f"{n} was {write(a)}, now {write(b)}" for n, a, b in pairs if a != b]
 
 
 def context_of(target: Target) -> Context:

@@ -110,7 +110,7 @@ def context_lines(record: Record) -> tuple[str, ...]:
 
 def remarks(record: Record) -> tuple[str, ...]:
     """Return what the table does not say: the noise, no-ops, failures."""
-    return tuple(dict.fromkeys(_remarks(record, record.rows)))
+    return tuple(dict.fromkeys(_remarks(record, record.summary)))
 
 
 def _remarks(record: Record, rows: Sequence[Row]) -> Iterator[str]:
@@ -165,7 +165,7 @@ def advice(record: Record) -> tuple[str, ...]:
 
     More rounds than the fewest do not help: the noise is that of the worst of them.
     """
-    again = [(row, row.speed_up) for row in record.rows if row.method == AGAIN]
+    again = [(row, row.speed_up) for row in record.summary if row.method == AGAIN]
     noises = [_noise(speed_up) for _, speed_up in again if speed_up is not None]
     if max(noises, default=0.0) <= _LARGE_NOISE:
         return ()
@@ -203,7 +203,7 @@ def print_record(record: Record) -> None:
 
 def _styled_rows(record: Record) -> Iterator[list[Text]]:
     """Yield the cells of all rows, an empty one behind each size of batch."""
-    for _, of_batch in itertools.groupby(record.rows, lambda row: row.batch):
+    for _, of_batch in itertools.groupby(record.summary, lambda row: row.batch):
         for row in of_batch:
             style = "" if row.failure else _STYLES.get(row.verdict, "")
             yield [Text(cell, style) for cell in cells(row)]
@@ -258,7 +258,7 @@ def groups(record: Record) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp
     for method in record.job.methods:
         found = [
             (row.batch, row.speed_up)
-            for row in record.rows
+            for row in record.summary
             if row.method == method and row.speed_up is not None
         ]
         if method != FLOAT32 and found:
@@ -282,7 +282,7 @@ def page_of(record: Record) -> str:
     # The first column of a page is the widest: the method before the batch.
     columns, *shown = (
         (method, batch, *others)
-        for batch, method, *others in (TITLES, *map(cells, record.rows))
+        for batch, method, *others in (TITLES, *map(cells, record.summary))
     )
     said = tuple((each,) for each in (*remarks(record), *advice(record)))
     sections = (

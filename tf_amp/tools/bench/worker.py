@@ -253,11 +253,12 @@ def main() -> None:
     # Whatever ends the one that waits for this process ends it, too.
     ctypes.CDLL(None).prctl(_SET_SIGNAL_OF_PARENTS_DEATH, signal.SIGKILL)
     task = Task.from_json(sys.argv[1])
+    job, run = task.job, task.run
     journal = Journal(pathlib.Path(task.journal))
     try:
         watch(journal)
-        switch_on(task.method)
-        target, batch = task.target, task.batch
+        switch_on(run.method)
+        target, batch = job.target, run.batch
         if target.kind == SCRIPT or batch is None:
             size = "" if batch is None else str(batch)
             given = [each.replace(BATCH_PLACE, size) for each in target.arguments]
@@ -265,12 +266,12 @@ def main() -> None:
             return
         if target.kind != FUNCTION:
             step = step_of_saved_model(target.name, target.signature, batch)
-            _run_steps(step, journal, task.seconds)
+            _run_steps(step, journal, job.step_seconds)
             return
         sys.path.insert(0, str(pathlib.Path.cwd()))
         with running_scripts.raised_by_script():
-            step = step_of_function(target.name, batch, task.mode)
-            _run_steps(step, journal, task.seconds)
+            step = step_of_function(target.name, batch, job.mode)
+            _run_steps(step, journal, job.step_seconds)
     except AmpError as error:
         if error.is_scripts_own:
             raise

@@ -12,6 +12,8 @@ from tf_amp.tools.bench.job import (
     FUNCTION,
     SAVED_MODEL,
     SCRIPT,
+    Job,
+    Run,
     Task,
     batches_from_text,
     batches_of,
@@ -101,5 +103,6 @@ def test_other_targets_have_batch_sizes_of_their_own() -> None:
 
 def test_a_task_survives_the_command_line(tmp_path: pathlib.Path) -> None:
     target = target_of(__file__, ("a b", "--n={batch}"), None)
-    task = Task(target, "tf-amp:O2", "infer", None, 3.0, str(tmp_path))
+    job = Job(target, "infer", ("float32", "tf-amp:O2"), (None,), 600.0, 3.0)
+    task = Task(job, Run("tf-amp:O2", None, 0), str(tmp_path))
     assert Task.from_json(task.to_json()) == task

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tf_amp.report.codec import from_json, to_json
 from tf_amp.tools.bench.job import Run
-from tf_amp.tools.bench.journal import Ended, Sample, sample_from_dict, sample_of
+from tf_amp.tools.bench.journal import Ended, Sample, sample_of
 
 RUN = Run("tf-amp", 8, 2)
 WELL = Ended(0, False, "", 7, 100.0)
@@ -172,4 +173,4 @@ def test_a_sample_survives_as_fields() -> None:
     lines = [["function", 0, "step", MIXED], *calls(0, [104.5], 0.1)]
     found = sample([*lines, *steps("train", *[1.0] * 6)])
     assert found.ops is not None
-    assert sample_from_dict(dataclasses.asdict(found)) == found
+    assert from_json(Sample, to_json(found)) == found
