@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.python.client import pywrap_tf_session
-from tensorflow.python.framework import load_library
 
 from grappler_pass import _grappler_c_api
+from grappler_pass._tensorflow_private import load_plugin
 from grappler_pass.errors import ShimError
 from grappler_pass.fork_safety import per_process, renewed_lock
 from grappler_pass.graph.shapes import Shapes, shapes_from_grappler_item
@@ -212,7 +211,7 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     _refuse_second_copy(path)
     try:
         shim = ctypes.CDLL(str(path))
-        _register(str(path))
+        load_plugin(str(path))
     except (OSError, AttributeError, RuntimeError, tf.errors.OpError) as error:
         raise ShimError(
             f"TensorFlow {tf.__version__} cannot load the compiled shim {path}: "
@@ -225,16 +224,6 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     shim.tf_amp_write_graph.argtypes = write_types
     shim.tf_amp_wait_idle.argtypes = (ctypes.c_int,)
     return shim
-
-
-def _register(path: str) -> None:
-    """Have TensorFlow load a plugin library.
-
-    The public function also lists the physical devices anew, which forgets what the
-    program has set with `set_visible_devices` and `set_memory_growth`.
-    """
-    register = getattr(pywrap_tf_session, "TF_LoadPluggableDeviceLibrary", None)
-    (register or load_library.load_pluggable_device_library)(path)
 
 
 def _refuse_second_copy(path: pathlib.Path) -> None:

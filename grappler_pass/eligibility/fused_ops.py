@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_INT32
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
 from grappler_pass.eligibility.kernels import Role, role_of
@@ -185,7 +185,7 @@ def _reshaped(
     def constant(values: Sequence[int]) -> NodeDef:
         # It waits for the tensor, and so is in its loop.
         node = made("Const", [f"^{source.name}"], dtype=DT_INT32)
-        value = tensor_util.make_tensor_proto(np.array(values, np.int32))
+        value = tf.make_tensor_proto(np.array(values, np.int32))
         node.attr["value"].tensor.CopyFrom(value)
         return node
 

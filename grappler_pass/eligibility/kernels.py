@@ -12,10 +12,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.fusions import fused_parts, root_of
@@ -181,7 +181,7 @@ def _values(
     """Return sizes that a node is given; of a gradient they are those of its result."""
     source = view.nodes[port.node].proto
     if source.op == "Const":
-        values = tensor_util.MakeNdarray(source.attr["value"].tensor)
+        values = tf.make_ndarray(source.attr["value"].tensor)
         return tuple(int(value) for value in values.flat)
     result = (shapes.get(node.name, ()) or (None,))[0]
     sizes = _with_batch(result) if "Backprop" in node.op else None

@@ -22,8 +22,8 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.regions import (
     UNREACHED,
@@ -297,7 +297,7 @@ def _element_shape(view: GraphView, node: Node) -> Shape | None:
     source = view.nodes[node.inputs[0].node]
     if source.op != "Const":
         return None
-    sizes = tensor_util.MakeNdarray(source.proto.attr["value"].tensor)
+    sizes = tf.make_ndarray(source.proto.attr["value"].tensor)
     if sizes.ndim == 0:
         return None
     return tuple(int(size) if size >= 0 else None for size in sizes)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
 from grappler_pass.cached_attributes import cached_attribute
@@ -297,7 +297,7 @@ class NewNodes:
         Of constants alone that is a constant, too: its result.
         """
         operands = [self._constant(text) for text in inputs]
-        known = [tensor_util.MakeNdarray(c) for c in operands if c is not None]
+        known = [tf.make_ndarray(c) for c in operands if c is not None]
         if len(known) == len(inputs):
             return self.add(self.constant(_FOLDED[op](*known), DT_FLOAT), what, shape)
         types = {"Tshape": DT_INT32} if op == "Reshape" else {}

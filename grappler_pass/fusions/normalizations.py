@@ -34,8 +34,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import tensorflow as tf
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.fusions.matching import (
@@ -196,7 +196,7 @@ def _scalar(view: GraphView, port: Port) -> float | None:
     node = view.nodes[port.node]
     if node.op != "Const":
         return None
-    value = tensor_util.MakeNdarray(node.proto.attr["value"].tensor)
+    value = tf.make_ndarray(node.proto.attr["value"].tensor)
     return float(value.item()) if value.size == 1 else None
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.graph.type_slots import op_def_of
 
@@ -77,7 +77,7 @@ def new_constant(
     device: str = "",
 ) -> NodeDef:
     """Return a constant; it runs in the loop or branch of what it waits for."""
-    tensor = tensor_util.make_tensor_proto(value, dtype, shape)
+    tensor = tf.make_tensor_proto(value, dtype, shape)
     return new_node("Const", name, inputs, device, dtype=tensor.dtype, value=tensor)
 
 

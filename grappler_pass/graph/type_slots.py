@@ -11,10 +11,12 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import dtypes, kernels, op_def_registry
+
+from grappler_pass._tensorflow_private import op_def, registered_kernels
 
 if TYPE_CHECKING:
     from grappler_pass.graph.view import GraphView
@@ -187,13 +189,13 @@ def _numbered(
 @functools.cache
 def dtype_name(dtype: int, unknown: str = "") -> str:
     """Return the name of a DataType, or what to call DT_INVALID."""
-    return str(dtypes.as_dtype(dtype).base_dtype.name) if dtype else unknown
+    return str(tf.as_dtype(dtype).base_dtype.name) if dtype else unknown
 
 
 @functools.cache
 def op_def_of(op: str) -> op_def_pb2.OpDef | None:
     """Return the registered OpDef, or None: a function call or an op of no library."""
-    return op_def_registry.get(op)
+    return op_def(op)
 
 
 def signature_of(proto: NodeDef) -> Signature:
@@ -302,7 +304,7 @@ def kernel_exists(
 @functools.cache
 def _kernels(op: str) -> tuple[tuple[str, dict[str, frozenset[int]]], ...]:
     """Return (device type, allowed types per attribute) of every plain kernel."""
-    found = kernels.get_registered_kernels_for_op(op).kernel
+    found = registered_kernels(op)
     return tuple(
         (
             kernel.device_type,

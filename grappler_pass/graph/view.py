@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
@@ -134,9 +134,9 @@ def counts_in(bound: NodeDef) -> Iterator[float]:
 
     What is compared to a float is rarely a counter: a residual, say, to a tolerance.
     """
-    if bound.op != "Const" or not dtypes.as_dtype(bound.attr["dtype"].type).is_integer:
+    if bound.op != "Const" or not tf.as_dtype(bound.attr["dtype"].type).is_integer:
         return
-    value = tensor_util.MakeNdarray(bound.attr["value"].tensor)
+    value = tf.make_ndarray(bound.attr["value"].tensor)
     if value.size == 1:
         yield float(value.item())
 

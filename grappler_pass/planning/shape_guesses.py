@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from tensorflow.python.framework import tensor_util
+import tensorflow as tf
 
 from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS
 from grappler_pass.graph import op_table as table
@@ -99,7 +99,7 @@ class _Filling:
         known = [shape for shape in inputs[:-1] if shape and _is_known(shape)]
         if axis_node.op != "Const" or len(known) < len(inputs) - 1:
             return None
-        value = tensor_util.MakeNdarray(axis_node.proto.attr["value"].tensor)
+        value = tf.make_ndarray(axis_node.proto.attr["value"].tensor)
         axis = int(value.item()) % len(known[0])
         total = sum(shape[axis] or 0 for shape in known)
         return (*known[0][:axis], total, *known[0][axis + 1 :])

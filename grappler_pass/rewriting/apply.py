@@ -7,10 +7,10 @@ from collections.abc import Iterable, Set
 from copy import deepcopy
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
@@ -222,7 +222,7 @@ def _hoisted(
 
 def cast_constant(given: NodeDef, target: int) -> NodeDef:
     """Return a constant of the rounded value with the same control inputs."""
-    value = tensor_util.MakeNdarray(given.attr["value"].tensor)
+    value = tf.make_ndarray(given.attr["value"].tensor)
     with np.errstate(over="ignore"):
         rounded = value.astype(NUMPY_DTYPES[target])
     constant = deepcopy(given)

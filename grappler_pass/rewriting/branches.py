@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.graph.editing import (
@@ -254,7 +254,7 @@ def without_known_branches(
 def _known(predicate: NodeDef | None) -> Iterator[bool]:
     """Yield what a predicate is, if it is a constant."""
     if predicate is not None and predicate.op == "Const":
-        yield bool(tensor_util.MakeNdarray(predicate.attr["value"].tensor))
+        yield bool(tf.make_ndarray(predicate.attr["value"].tensor))
 
 
 def _never_run(nodes: Mapping[str, NodeDef], never: Collection[str]) -> set[str]:

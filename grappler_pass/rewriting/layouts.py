@@ -27,10 +27,10 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
 from grappler_pass.costs import OpCall, TensorSpec
@@ -242,7 +242,7 @@ def with_constant_axes(graph_def: GraphDef, kept: Collection[str]) -> GraphDef:
 
 def _constant(node: NodeDef, source: NodeDef) -> NodeDef | None:
     """Return a constant in the place of a node that maps one; None of other sizes."""
-    given = tensor_util.MakeNdarray(source.attr["value"].tensor)
+    given = tf.make_ndarray(source.attr["value"].tensor)
     mapped = _mapped(node, given)
     if mapped is None:
         return None
@@ -316,7 +316,7 @@ def _order(node: NodeDef, nodes: Nodes) -> list[int]:
     axes = nodes[name_in(node.input[1])]
     if axes.op != "Const":
         return []
-    values = tensor_util.MakeNdarray(axes.attr["value"].tensor)
+    values = tf.make_ndarray(axes.attr["value"].tensor)
     return [int(axis) for axis in np.atleast_1d(values)]
 
 

@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import (
@@ -38,7 +39,6 @@ from tensorflow.core.framework.types_pb2 import (
     DT_INT32,
     DT_INT64,
 )
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import (
     AGAIN,
@@ -407,7 +407,7 @@ class _Again:
         )
 
     def _constant(self, name: str, value: Any, dtype: int, *, near: str) -> str:
-        tensor = tensor_util.make_tensor_proto(value, dtype)
+        tensor = tf.make_tensor_proto(value, dtype)
         return self._add(
             name, "Const", [self._pivot], near=near, dtype=dtype, value=tensor
         )

@@ -19,7 +19,6 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.fused_ops import cast_node, split_fused
 from grappler_pass.eligibility.kernels import Kernel, Operand, is_exact
@@ -167,7 +166,7 @@ def _source(name: str, operand: Operand) -> NodeDef:
     node = NodeDef(name=name, op="Const")
     values = np.array(operand.values, np.int32)
     node.attr["dtype"].type = operand.dtype
-    node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(values))
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
     return node
 
 

@@ -12,10 +12,10 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue, NameAttrList
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.functions.conversion import (
     FunctionError,
@@ -170,9 +170,9 @@ def _constant(value: AttrValue) -> bytes:
     for dim in tensor.tensor_shape.dim:
         count *= dim.size
     # Folded texts cannot be read back.
-    dtype = dtypes.as_dtype(tensor.dtype)
+    dtype = tf.as_dtype(tensor.dtype)
     if count <= _MOST_VALUES and (dtype.is_integer or dtype.is_bool):
-        values += tensor_util.MakeNdarray(tensor).reshape(-1).tolist()
+        values += tf.make_ndarray(tensor).reshape(-1).tolist()
     return repr(values).encode()
 
 

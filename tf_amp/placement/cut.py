@@ -15,9 +15,9 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
+import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.python.framework import dtypes
 
 from grappler_pass.costs import CostModel
 from grappler_pass.eligibility.reads import VariableReads
@@ -221,7 +221,7 @@ class _Division:
                     continue
                 dtype = self.slots.output_dtype(*port)
                 known = dtype != types_pb2.DT_INVALID
-                size = int(known and dtypes.as_dtype(dtype).base_dtype.size) or 4
+                size = int(known and tf.as_dtype(dtype).base_dtype.size) or 4
                 size *= pricer.spec(port).elements
                 seconds = self._site.transfer_seconds(size)
                 terms.append((CastTerm(producer, ends, seconds, seconds), size))

@@ -189,11 +189,11 @@ def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
 
 def _check_ops(edits: Iterable[ListEdit]) -> None:
     """Raise ConfigError for the first op that this TensorFlow does not have."""
-    from tensorflow.python.framework import op_def_registry
+    from grappler_pass._tensorflow_private import op_def
 
     for edit in edits:
         for op in edit.ops:
-            if op_def_registry.get(op) is None:
+            if op_def(op) is None:
                 raise ConfigError(
                     f"{edit.asked_by}: received {op!r} for the {edit.list_name} list; "
                     "allowed are ops of this TensorFlow. Check its spelling."

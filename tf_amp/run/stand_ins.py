@@ -12,10 +12,10 @@ import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
+import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.functions.conversion import library_of
 from grappler_pass.graph.op_table import (
@@ -266,5 +266,5 @@ def _constant(view: GraphView, port: Port) -> int | None:
     node = view.nodes[port.node]
     if node.op != "Const":
         return None
-    value = tensor_util.MakeNdarray(node.proto.attr["value"].tensor)
+    value = tf.make_ndarray(node.proto.attr["value"].tensor)
     return int(value.item()) if value.size == 1 else None

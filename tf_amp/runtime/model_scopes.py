@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_amp._tensorflow_private import (
-    Hook,
     acting_after,
     install_when_imported,
     tracing,

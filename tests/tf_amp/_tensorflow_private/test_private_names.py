@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.fresh_process import output_of
+from tests.processes import ROOT
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import (
     functions,
@@ -182,3 +183,16 @@ def test_the_converter_to_tflite_is_where_the_release_has_it(
     (tmp_path / "a_tensorflow" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert graphs._converter("a_tensorflow").endswith(f":{found}")
+
+
+def test_private_modules_of_tensorflow_are_imported_in_rooms_of_their_own() -> None:
+    # What starts with the interpreter names modules, and imports none.
+    rooms = ("_tensorflow_private", "_autostart")
+    importing = [
+        str(path.relative_to(ROOT))
+        for package in ("grappler_pass", "tf_amp", "keras_callbacks")
+        for path in (ROOT / package).rglob("*.py")
+        if "tensorflow.python" in path.read_text()
+    ]
+    assert len(importing) > 5
+    assert not [path for path in importing if not any(map(path.count, rooms))]

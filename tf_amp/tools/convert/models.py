@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
+import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.variable_pb2 import VariableDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions.conversion import bodies_of
@@ -359,8 +359,8 @@ def _restore_type(node: NodeDef) -> None:
     wanted = node.attr["dtype"].type
     if proto.dtype == wanted:
         return
-    value = tensor_util.MakeNdarray(proto).astype(np.float32)
-    proto.CopyFrom(tensor_util.make_tensor_proto(value, dtype=wanted))
+    value = tf.make_ndarray(proto).astype(np.float32)
+    proto.CopyFrom(tf.make_tensor_proto(value, dtype=wanted))
 
 
 def _constants(graph_def: GraphDef) -> Mapping[tuple[str, str], NodeDef]:

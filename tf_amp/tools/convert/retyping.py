@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.exclusions import finder
@@ -160,7 +160,7 @@ def _retype_constants(
     for name, node in list(graph.nodes.items()):
         if not _is_large_constant(node) or is_kept(name):
             continue
-        value = tensor_util.MakeNdarray(node.attr["value"].tensor)
+        value = tf.make_ndarray(node.attr["value"].tensor)
         with np.errstate(over="ignore"):
             low = value.astype(NUMPY_DTYPES[low_dtype])
         # What overflows stays float32.

@@ -19,9 +19,9 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-from tensorflow.python.framework import op_def_registry
 
 from grappler_pass import pipeline
+from grappler_pass._tensorflow_private import op_def
 from grappler_pass.eligibility.exclusions import unmatched
 from grappler_pass.functions import conversion
 from grappler_pass.functions.conversion import Known, Library
@@ -406,4 +406,4 @@ def _list_new_ops(meta_graph: MetaGraphDef) -> None:
     known = {op.name for op in listed}
     for name in ("Cast", "Identity"):
         if name not in known:
-            listed.add().CopyFrom(op_def_registry.get(name))
+            listed.add().CopyFrom(op_def(name))

@@ -22,7 +22,6 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.regions import connected
@@ -345,7 +344,7 @@ class Chooser:
         node = self.bodies[function].nodes[name]
         if node.op != "Const":
             return []
-        return list(tensor_util.MakeNdarray(node.attr["value"].tensor).reshape(-1))
+        return list(tf.make_ndarray(node.attr["value"].tensor).reshape(-1))
 
     def _is_matrix(self, key: str) -> bool:
         shape = self.file.shapes.get(key, ())
