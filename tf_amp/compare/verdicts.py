@@ -49,7 +49,7 @@ from tf_amp.compare.kept_file import (
 from tf_amp.compare.own_steps import Steps
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.peers import is_joint, peers
+from tf_amp.config.workers import is_joint, peers
 from tf_amp.tracing.grappler_preview import with_bodies
 
 FILE = "verdicts.json"

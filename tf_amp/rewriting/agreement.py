@@ -18,7 +18,7 @@ from absl import logging
 from tf_amp.config.amp_config import LOSS_SCALE, AmpConfig
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
-from tf_amp.config.peers import Peers, peers
+from tf_amp.config.workers import Peers, peers
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 

@@ -21,7 +21,7 @@ from grappler_pass.annotations import STAMP
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.garbage import collection_paused
-from tf_amp.config import jobs, scope_registry
+from tf_amp.config import scope_registry, workers
 from tf_amp.rewriting import (
     agreement,
     dumps,
@@ -34,13 +34,13 @@ from tf_amp.rewriting import (
     unseen,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
-from tf_amp.tracing import bypass, terms
+from tf_amp.tracing import bypass
 from tf_amp.tracing.stamp_reader import (
     Marks,
     excluded_parts,
     marks_from_graph_def,
+    sent_settings_in,
     settings_in,
-    terms_in,
 )
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
     visit = key_of_visit(graph_def, arrival.grappler_item.fetch, instance)
     if has_stayed_float32(visit) and not host.current().observers:
         return None
-    if jobs.is_server():
-        terms.adopt(terms_in(graph_def), graph_settings.check_config)
+    if workers.is_server():
+        workers.adopt_settings(sent_settings_in(graph_def), graph_settings.check_config)
     given = Given(
         graph_def,
         lambda: arrival.item,

@@ -16,9 +16,9 @@ from grappler_pass.fork_safety import per_process
 from tf_amp._tensorflow_private import functions, graphs
 from tf_amp.config import devices
 from tf_amp.config.amp_config import DEVICE_PROFILE, LOW_DTYPES, AmpConfig
-from tf_amp.config.peers import is_joint, peers
 from tf_amp.config.scope_registry import Scope
 from tf_amp.config.setting_values import ListEdit, checked_patterns
+from tf_amp.config.workers import is_joint, peers
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 from tf_amp.tracing import grappler_preview

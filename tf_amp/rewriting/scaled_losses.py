@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.annotations import AGAIN, FINITE_BRANCH, SCALE
-from tf_amp.config import jobs, scope_registry
-from tf_amp.config.peers import peers
+from tf_amp.config import scope_registry, workers
+from tf_amp.config.workers import peers
 from tf_amp.tracing.stamp_reader import settings_in
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def with_second_tries(arrival: Arrival) -> GraphDef | None:
 
 def _is_shared() -> bool:
     """Return whether other processes take part in what the graph computes."""
-    return jobs.is_server() or bool(jobs.directed_key()) or peers() is not None
+    return workers.is_server() or bool(workers.directed_key()) or peers() is not None
 
 
 def _is_asked_for(graph_def: Any) -> bool:

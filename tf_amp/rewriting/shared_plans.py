@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp.compare import call_sites
 from tf_amp.compare.alternation import FEWEST_PAIRS
-from tf_amp.config.peers import Peers, is_joint, peers
+from tf_amp.config.workers import Peers, is_joint, peers
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import resumed_plans
 from tf_amp.rewriting.resumed_plans import PlanRecord

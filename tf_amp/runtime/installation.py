@@ -10,8 +10,9 @@ import functools
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
-from tf_amp._tensorflow_private import functions, graphs, workers
-from tf_amp.config import jobs
+from tf_amp._tensorflow_private import functions, graphs
+from tf_amp._tensorflow_private.workers import SERVER_START
+from tf_amp.config import workers
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
@@ -88,7 +89,7 @@ def install_rewriting(config: AmpConfig) -> None:
         lambda run: failures.raising(look(comparing_runs(run))),
     )
     private.install(graphs.CONVERT_TO_TFLITE, plugin.paused())
-    private.install(workers.SERVER_START, private.acting_before(jobs.serve))
+    private.install(SERVER_START, private.acting_before(workers.serve))
     if config.strict:
         private.install(private.CALL_FUNCTION, failures.raising)
 

@@ -16,7 +16,7 @@ from absl import logging
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import workers as private_workers
-from tf_amp.config import jobs, scope_registry
+from tf_amp.config import scope_registry, workers
 from tf_amp.config.amp_config import AmpConfig, checked_settings
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ShimError
@@ -134,7 +134,7 @@ def take_in(made: Any) -> None:
         stamp_graph(made.graph)
     is_on = scope_registry.scope_in_force() is not None
     if is_on and private_workers.is_server(made):
-        jobs.serve(made)
+        workers.serve(made)
 
 
 def disable() -> None:

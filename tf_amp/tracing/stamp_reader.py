@@ -182,10 +182,10 @@ def traced_in(graph_def: Any) -> list[Any]:
     return [graph for graph in graphs if graph is not None]
 
 
-def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
-    """Return the ids of settings with their terms, empty where there are none."""
+def sent_settings_in(graph_def: Any) -> frozenset[tuple[str, str]]:
+    """Return the ids of settings with what another process has sent of them, or ""."""
     stamps = _stamps(graph_def).values()
-    return frozenset((str(s.settings), s.terms) for s in stamps if s.settings != OFF)
+    return frozenset((str(s.settings), s.sent) for s in stamps if s.settings != OFF)
 
 
 def _stamps(graph_def: Any) -> dict[str, Stamp]:

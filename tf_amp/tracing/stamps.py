@@ -44,10 +44,10 @@ from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.setting_values import is_of_layer, layer_patterns
+from tf_amp.config.workers import sent_settings
 from tf_amp.tracing import graph_names
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.bypass import holding
-from tf_amp.tracing.terms import terms_of
 
 # In the place of settings: the operation was made where mixed precision is off.
 OFF = "off"
@@ -90,13 +90,13 @@ class Stamp:
       settings: their id; None on functions left alone.
       graph: name of the function.
       number: under which `graph_names` knows it.
-      terms: the settings themselves, where another process is to use them.
+      sent: the settings themselves, where another process is to use them.
     """
 
     settings: str | None
     graph: str = ""
     number: str = ""
-    terms: str = ""
+    sent: str = ""
 
     @cached_attribute
     def attribute(self) -> Any:
@@ -104,7 +104,7 @@ class Stamp:
         from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
         text = f"{self.settings}:{self.graph}:{self.number}"
-        text += f":{self.terms}" if self.terms else ""
+        text += f":{self.sent}" if self.sent else ""
         return AttrValue(s=text.encode())
 
     @classmethod
@@ -277,13 +277,13 @@ def _new_stamp(graph: Any, in_force: _InForce) -> Stamp:
 
 
 def _stamp_for(settings: str, name: str, graph: Any) -> Stamp:
-    return _stamp(settings, name, graph_names.number_of(graph), terms_of(settings))
+    return _stamp(settings, name, graph_names.number_of(graph), sent_settings(settings))
 
 
 @functools.lru_cache(maxsize=1024)
-def _stamp(settings: str, graph: str, number: str, terms: str) -> Stamp:
+def _stamp(settings: str, graph: str, number: str, sent: str) -> Stamp:
     """Return the one stamp for these, since its attribute takes a while to make."""
-    return Stamp(settings, graph, number, terms)
+    return Stamp(settings, graph, number, sent)
 
 
 def _adopt(op: Any) -> None:

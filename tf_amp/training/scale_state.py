@@ -33,7 +33,7 @@ from tf_amp._tensorflow_private import unconverted
 from tf_amp._tensorflow_private import workers as private
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 from tf_amp._tensorflow_private.training import in_function
-from tf_amp.config import jobs
+from tf_amp.config import workers
 from tf_amp.config.loss_scales.protocol import COUNTERS, LossScale, State, first_state
 from tf_amp.errors import ConfigError
 from tf_amp.tracing.bypass import taking_all
@@ -363,12 +363,12 @@ def place_here() -> str | None:
 
 def runs_here() -> bool:
     """Return whether what is traced here runs in this process, as far as is known."""
-    if jobs.directed_key():
+    if workers.directed_key():
         return False
     device = _device_here()
     # Replicas of a strategy within this process are placed on its "localhost".
     is_ours = device.job in (None, "localhost")
-    return is_ours or jobs.is_own_task(device.job, device.task or 0)
+    return is_ours or workers.is_own_task(device.job, device.task or 0)
 
 
 def collection_here() -> str:

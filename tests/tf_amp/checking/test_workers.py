@@ -7,7 +7,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.checking.known import CheckedKernels, KnownKernels
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.peers import Peers
+from tf_amp.config.workers import Peers
 from tf_amp.rewriting import graph_settings
 
 CHIEF, OTHER = "worker 0", "worker 1"

@@ -83,13 +83,13 @@ tell("late", labels_of(60, step_of(128), data))
 CostModel.price = believed
 
 # Who has been told nothing by the chief goes on with the plan that was begun with.
-from tf_amp.config import peers
+from tf_amp.config import workers
 from tf_amp.compare.own_steps import StepComparison, Steps
 from tf_amp.rewriting import shared_plans
 shared_plans._VERDICT_SECONDS = 0.2
 if task == 0:
-    peers.Peers.tell = (
-        lambda self, what, value, anew=False, tell=peers.Peers.tell:
+    workers.Peers.tell = (
+        lambda self, what, value, anew=False, tell=workers.Peers.tell:
         None if "/" in what else tell(self, what, value, anew=anew)
     )
 slow = ""

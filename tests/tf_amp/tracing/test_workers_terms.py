@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tf_amp.config import jobs, scope_registry
+from tf_amp.config import scope_registry, workers
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
 from tf_amp.config.setting_values import edits_from_mapping
 from tf_amp.rewriting import agreement
 from tf_amp.rewriting.graph_settings import check_config
-from tf_amp.tracing import terms
 from tf_amp.tracing.stamps import Stamp
 
 CONFIG = AmpConfig(
@@ -31,20 +30,20 @@ CONFIG = AmpConfig(
 def key() -> Iterator[str]:
     """Return the key of a job that this process serves meanwhile."""
     server = tf.distribute.Server.create_local_server()
-    jobs.serve(server)
-    yield jobs.key_of(server.server_def.cluster)
-    jobs._served.clear()
+    workers.serve(server)
+    yield workers.key_of(server.server_def.cluster)
+    workers._served.clear()
 
 
 def adopted(settings_id: str, key: str, text: str) -> AmpConfig | None:
     """Return what an id stands for, once a server has met it with its terms."""
-    terms.adopt([(settings_id, f"{key}.{text}")], check_config)
+    workers.adopt_settings([(settings_id, f"{key}.{text}")], check_config)
     scope = scope_registry.scope_of(settings_id)
     return scope.config if scope else None
 
 
 def test_a_server_takes_over_what_bears_on_numbers(key: str) -> None:
-    config = adopted("aaaaaa.1", key, terms._text_of(CONFIG))
+    config = adopted("aaaaaa.1", key, workers._text_of(CONFIG))
 
     assert config is not None
     for name in ("dtype", "opt_level", "list_edits", "exclude", "tie", "enabled"):
@@ -57,7 +56,7 @@ def test_a_server_takes_over_what_bears_on_numbers(key: str) -> None:
 @pytest.mark.parametrize("of", ["other", "none"])
 def test_terms_of_another_job_are_not_taken(key: str, of: str) -> None:
     wrong = {"other": "0" * len(key), "none": ""}[of]
-    assert adopted(f"bbbbbb.{of}", wrong, terms._text_of(CONFIG)) is None
+    assert adopted(f"bbbbbb.{of}", wrong, workers._text_of(CONFIG)) is None
 
 
 @pytest.mark.parametrize(
@@ -71,14 +70,14 @@ def test_damaged_terms_leave_a_graph_in_float32(key: str, text: str) -> None:
 def test_terms_for_a_profile_that_is_not_there_leave_a_graph_in_float32(
     key: str,
 ) -> None:
-    named = terms._text_of(AmpConfig(enabled=True, device_profile="/no/such.json"))
+    named = workers._text_of(AmpConfig(enabled=True, device_profile="/no/such.json"))
     assert adopted("dddddd.1", key, named) is None
 
 
 def test_nothing_is_told_where_no_server_computes() -> None:
     scope = scope_registry.scope_from_config(CONFIG)
-    assert terms.terms_of(scope.id) == ""
-    assert terms.terms_of("off") == ""
+    assert workers.sent_settings(scope.id) == ""
+    assert workers.sent_settings("off") == ""
 
 
 def test_a_stamp_with_terms_is_read_back_equal() -> None:
@@ -94,9 +93,9 @@ def test_a_job_has_one_key_whoever_directs_it() -> None:
     of_servers = tf.train.ClusterSpec(cluster).as_cluster_def()
     with_chief = tf.train.ClusterSpec({**cluster, "chief": ["d:1"]}).as_cluster_def()
     larger = {**cluster, "worker": ["a:1", "b:1", "e:1"]}
-    assert jobs.key_of(of_servers) == jobs.key_of(with_chief)
+    assert workers.key_of(of_servers) == workers.key_of(with_chief)
     other = tf.train.ClusterSpec(larger).as_cluster_def()
-    assert jobs.key_of(of_servers) != jobs.key_of(other)
+    assert workers.key_of(of_servers) != workers.key_of(other)
 
 
 class Exchange:
