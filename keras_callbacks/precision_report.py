@@ -29,6 +29,7 @@ from keras_callbacks.loss_scale_monitor import (
 from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
 from tf_amp.errors import ConfigError
 from tf_amp.report import page
+from tf_amp.report.codec import plain
 from tf_amp.report.files import write_whole
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.job_page import html_from_record
@@ -82,36 +83,24 @@ class RunRecord:
 
 def json_from_record(record: RunRecord) -> str:
     """Return a record as JSON; numbers that are not finite as text."""
-    fields: dict[str, Any] = {
-        field.name: getattr(record, field.name) for field in dataclasses.fields(record)
-    }
-    fields["scale"] = {
-        k: _finite(v) for k, v in dataclasses.asdict(record.scale).items()
-    }
-    fields["events"] = [dataclasses.asdict(event) for event in record.events]
-    fields["health"] = {
-        layer: {k: _finite(v) for k, v in dataclasses.asdict(health).items()}
-        for layer, health in record.health.items()
-    }
+    fields: dict[str, Any] = plain(record)
     fields["exponents"] = {
         layer: {str(e - _BIAS): int(n) for e, n in enumerate(counts) if n}
         for layer, counts in record.exponents.items()
     }
-    fields["scales"] = [
-        (p.step, _finite(p.loss_scale), _finite(p.skipped_steps), p.overflow_origin)
-        for p in record.scales
-    ]
     fields["plans"] = [
         {
             "role": watched.role,
             "is_applied": watched.is_applied,
             "summary": watched.plan.summary(),
             "prices": _sources(watched.plan),
-            "plan": json.loads(watched.plan.to_json()),
+            "plan": watched.plan,
         }
         for watched in record.plans
     ]
-    return json.dumps(fields, indent=1) + "\n"
+    text = json.dumps(fields, default=plain)
+    standard = json.loads(text, parse_constant=lambda name: str(float(name)))
+    return json.dumps(standard, indent=1) + "\n"
 
 
 def text_from_record(record: RunRecord) -> str:
@@ -148,10 +137,6 @@ def _sources(plan: Plan) -> dict[str, int]:
 
 def _clock(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
-
-
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
 
 
 NAME = "precision_report"
