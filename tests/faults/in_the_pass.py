@@ -339,7 +339,7 @@ _OF_REWRITES = (
         "grappler_pass/fusions/matching.py",
         "            or not own.issuperset(graph.view.read_by(node.index))\n",
         "",
-        (f"{_PASS}/fusions/test_layer_norms.py",),
+        (f"{_PASS}/fusions/test_cases.py",),
     ),
     Fault(
         "A LeakyRelu that was fused gets another alpha when it is split off.",
@@ -360,7 +360,7 @@ _OF_REWRITES = (
         "grappler_pass/fusions/normalizations.py",
         "return bool(is_training.b and factor.f == 1.0",
         "return bool(factor.f == 1.0",
-        (f"{_PASS}/fusions/test_normalized_biases.py",),
+        (f"{_PASS}/fusions/test_cases.py",),
     ),
     Fault(
         "A weight is kept between calls though the graph itself writes it.",

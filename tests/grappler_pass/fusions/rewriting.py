@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import RULES
@@ -38,12 +40,55 @@ def fused(
     )
 
 
-def fusing(
-    before: str, shapes: Mapping[str, Shape | None], fetch: tuple[str, ...]
-) -> Callable[..., Rewrite]:
-    """Return `fused` for a graph and variants of it: text, item, shapes, settings."""
+class Case(NamedTuple):
+    """A section of `cases.txt`: a rule, a graph that it applies to, and variants.
 
-    def rewrite(text: str = before, item: Item | None = None, **given: object):
-        return fused(text, shapes, item or Item(fetch=fetch), **given)
+    Attributes:
+      rule: its name.
+      text: the graph.
+      shapes: by name of node.
+      fetch: what is fetched.
+      changed: the lines that are others afterwards.
+      variants: as they are written.
+    """
 
-    return rewrite
+    rule: str
+    text: str
+    shapes: Mapping[str, Shape | None]
+    fetch: tuple[str, ...]
+    changed: tuple[str, ...]
+    variants: tuple[str, ...]
+
+    def __call__(self, text: str = "", item: Item | None = None, **given: object):
+        """Rewrite the graph or another; some shapes may be others, and settings."""
+        return fused(text or self.text, self.shapes, item or Item(self.fetch), **given)
+
+
+def shape_from_text(text: str) -> Shape | None:
+    if text == "unknown":
+        return None
+    sizes = filter(None, text.strip("[]").split(","))
+    return tuple(None if size == "?" else int(size) for size in sizes)
+
+
+def _case_from_text(section: str) -> Case:
+    head, _, rest = section.partition("-->")
+    changed, _, variants = rest.partition("\n--\n")
+    lines = head.splitlines()
+    shapes = dict[str, Shape | None]()
+    for line in lines[2:]:
+        sizes, *names = line.split()
+        if line.startswith("["):
+            shapes |= dict.fromkeys(names, shape_from_text(sizes))
+    return Case(
+        lines[0],
+        "\n".join(line.strip() for line in lines if line.startswith("  ")),
+        shapes,
+        tuple(lines[1].split()[1:]),
+        tuple(line.strip() for line in changed.strip().splitlines()),
+        tuple(variants.strip().splitlines()),
+    )
+
+
+_TEXT = pathlib.Path(__file__).with_name("cases.txt").read_text(encoding="utf-8")
+CASES = {case.rule: case for case in map(_case_from_text, _TEXT.split("\n== ")[1:])}

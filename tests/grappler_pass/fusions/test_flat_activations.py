@@ -8,58 +8,10 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from grappler_pass.graph.view import Item
-from tests.grappler_pass.fusions.rewriting import fusing
-from tests.text_graph import text_from_graph
+from tests.grappler_pass.fusions.rewriting import CASES
 
-BEFORE = """
-x = Placeholder
-w = Placeholder
-b = Placeholder
-sizes = Const value=3 dtype=int32
-half = Const value=0.5
-product = MatMul(x, w)
-axes = Reshape(product, sizes)
-biased = BiasAdd(axes, b)
-neg = Neg(biased)
-root = Mul(half, neg)
-erfc = Erfc(root)
-gate = Mul(half, erfc)
-act = Mul(biased, gate)
-fetch = Identity(act)
-"""
-ROWS = (1024, 1024)
-TENSOR = (8, 128, 1024)
-BEHIND = ("axes", "biased", "neg", "root", "erfc", "gate", "act", "fetch", "other")
-SHAPES = {
-    "x": (1024, 256),
-    "w": (256, 1024),
-    "b": (1024,),
-    "half": (),
-    "product": ROWS,
-    **dict.fromkeys(BEHIND, TENSOR),
-}
-fused = fusing(BEFORE, SHAPES, ("fetch",))
-
-
-def test_the_reshape_goes_behind_the_activation() -> None:
-    rewrite = fused()
-    assert text_from_graph(rewrite.graph_def).splitlines()[5:] == [
-        "product = MatMul(x, w) T=float32",
-        "axes = Reshape(product/tf_amp_0_activation, sizes) T=float32",
-        "biased = BiasAdd(product, b) T=float32",
-        "neg = Neg(biased) T=float32",
-        "root = Mul(half, neg) T=float32",
-        "erfc = Erfc(root) T=float32",
-        "gate = Mul(half, erfc) T=float32",
-        "act = Identity(axes) T=float32",
-        "fetch = Identity(act) T=float32",
-        "product/tf_amp_0_activation = Mul(biased, gate) T=float32",
-    ]
-    (fusion,) = rewrite.plan.fusions
-    assert (fusion.rule, fusion.node) == ("flat_activations", "product")
-    assert fusion.seconds > 0.0
-    assert "fused: flat_activations 1" in rewrite.plan.summary()
+fused = CASES["flat_activations"]
+BEFORE = fused.text
 
 
 @pytest.mark.parametrize("op", ["Relu", "Relu6", "Elu", "LeakyRelu"])
@@ -73,71 +25,6 @@ def test_an_activation_of_one_operation_is_moved(op: str) -> None:
 
 
 INNER = ("neg", "root", "erfc", "gate")
-
-
-@pytest.mark.parametrize(
-    ("line", "fetched", "is_moved"),
-    [
-        ("other = Tanh(product)", "other", False),
-        ("other = Tanh(axes)", "other", False),
-        ("other = Tanh(biased)", "other", False),
-        ("other = Tanh(gate)", "other", False),
-        ("other = Tanh(x, ^erfc)", "other", False),
-        ("other = Tanh(act)", "other", True),
-        ("", "product", False),
-        ("", "axes", False),
-        ("", "biased", False),
-        ("", "gate", False),
-        ("", "act", False),
-        ("other = VariableV2 dtype=float shape=[]", "fetch", False),
-    ],
-)
-def test_what_is_read_elsewhere_or_belongs_to_the_caller_stays(
-    line: str, fetched: str, is_moved: bool
-) -> None:
-    rewrite = fused(f"{BEFORE}\n{line}", Item(fetch=("fetch", fetched)))
-    assert bool(rewrite.plan.fusions) == rewrite.changed == is_moved
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("MatMul(x, w)", "BatchMatMulV2(x, w)"),
-        ("BiasAdd(axes, b)", "AddV2(axes, b)"),
-        ("BiasAdd(axes, b)", "BiasAdd(axes, b) data_format=NCHW"),
-        ("Neg(biased)", "Exp(biased)"),
-        ("Neg(biased)", "Neg(biased, ^x)"),
-        ("Mul(half, erfc)", "Mul(b, erfc)"),
-        ("Mul(half, erfc)", "AddV2(half, erfc)"),
-        ("Mul(half, neg)", "Mul(half, neg) @/GPU:0"),
-    ],
-)
-def test_what_is_no_known_activation_of_rows_stays(old: str, new: str) -> None:
-    assert old in BEFORE
-    assert not fused(BEFORE.replace(old, new)).changed
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"axes": (8, 64, 2048)},
-        {"axes": None},
-        {"axes": (8, 128, None)},
-        {"product": None},
-        {"half": None},
-        {"fusions": ()},
-        {"opt_level": "O0"},
-        {"fuses": True},
-    ],
-    ids=str,
-)
-def test_where_channels_may_not_stay_last_nothing_is_moved(given: dict) -> None:
-    assert not fused(**given).changed
-
-
-def test_what_is_excluded_stays() -> None:
-    item = Item(("fetch",), excluded=(("erfc", "erfc"),))
-    assert not fused(item=item).changed
 
 
 def _model(activation: object) -> keras.Model:

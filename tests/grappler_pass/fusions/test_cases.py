@@ -1,0 +1,56 @@
+"""Rules of fusions apply to the graphs of `cases.txt`, but not to most variants."""
+
+from __future__ import annotations
+
+import pytest
+
+from grappler_pass.graph.view import Item
+from tests.grappler_pass.fusions.rewriting import CASES, Case, shape_from_text
+from tests.text_graph import graph_from_text, text_from_graph
+
+VARIANTS = [(case.rule, line) for case in CASES.values() for line in case.variants]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.rule)
+def test_a_rule_changes_what_its_lines_say(case: Case) -> None:
+    rewrite = case()
+    before = text_from_graph(graph_from_text(case.text)).splitlines()
+    after = text_from_graph(rewrite.graph_def).splitlines()
+    assert tuple(line for line in after if line not in before) == case.changed
+    (fusion,) = rewrite.plan.fusions
+    assert fusion.rule == case.rule
+    assert fusion.seconds > 0.0
+    assert f"fused: {case.rule} 1" in rewrite.plan.summary()
+
+
+@pytest.mark.parametrize(("rule", "variant"), VARIANTS)
+def test_a_variant_is_fused_or_stays(rule: str, variant: str) -> None:
+    rules = CASES[rule]
+    text, fetch, excluded, given = rules.text, rules.fetch, (), {}
+    expected, _, clauses = variant.partition(": ")
+    for verb, _, rest in (clause.partition(" ") for clause in clauses.split(" ;; ")):
+        match verb:
+            case "add":
+                text += f"\n{rest}"
+            case "put":
+                old, new = rest.replace("\\n", "\n").split(" => ")
+                assert old in text
+                text = text.replace(old, new)
+            case "fetch":
+                fetch = (*fetch, rest)
+            case "exclude":
+                excluded = ((rest, rest),)
+            case "with":
+                key, _, value = rest.partition("=")
+                given[key] = _value(key, value, rules)
+    rewrite = rules(text, Item(fetch, excluded=excluded), **given)
+    is_fused = expected == "fused"
+    assert bool(rewrite.plan.fusions) == rewrite.changed == is_fused
+
+
+def _value(key: str, value: str, case: Case) -> object:
+    if key in case.shapes:
+        return shape_from_text(value)
+    if key == "fusions":
+        return tuple(filter(None, value.split(",")))
+    return value == "True" if key == "fuses" else value
