@@ -367,7 +367,7 @@ _OF_REWRITES = (
         "grappler_pass/eligibility/reads.py",
         "for key in reads.keys() - written.keys() for i in reads[key]",
         "for key in reads.keys() for i in reads[key]",
-        (f"{_PASS}/fusions/test_kept_weights.py",),
+        (f"{_PASS}/fusions/test_cases.py",),
     ),
     Fault(
         "Bodies of loops and branches under XLA stay in float32.",

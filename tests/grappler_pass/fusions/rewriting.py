@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.fusions import RULES
+from grappler_pass.fusions import KEPT_WEIGHTS, RULES
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shape
@@ -61,6 +61,7 @@ class Case(NamedTuple):
 
     def __call__(self, text: str = "", item: Item | None = None, **given: object):
         """Rewrite the graph or another; some shapes may be others, and settings."""
+        given = {"keeps_weights": self.rule == KEPT_WEIGHTS, **given}
         return fused(text or self.text, self.shapes, item or Item(self.fetch), **given)
 
 

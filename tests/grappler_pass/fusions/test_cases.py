@@ -31,7 +31,7 @@ def test_a_variant_is_fused_or_stays(rule: str, variant: str) -> None:
     for verb, _, rest in (clause.partition(" ") for clause in clauses.split(" ;; ")):
         match verb:
             case "add":
-                text += f"\n{rest}"
+                text += "\n" + rest.replace("\\n", "\n")
             case "put":
                 old, new = rest.replace("\\n", "\n").split(" => ")
                 assert old in text
@@ -45,7 +45,8 @@ def test_a_variant_is_fused_or_stays(rule: str, variant: str) -> None:
                 given[key] = _value(key, value, rules)
     rewrite = rules(text, Item(fetch, excluded=excluded), **given)
     is_fused = expected == "fused"
-    assert bool(rewrite.plan.fusions) == rewrite.changed == is_fused
+    assert [each.rule for each in rewrite.plan.fusions] == [rule] * is_fused
+    assert rewrite.changed == is_fused
 
 
 def _value(key: str, value: str, case: Case) -> object:
@@ -53,4 +54,4 @@ def _value(key: str, value: str, case: Case) -> object:
         return shape_from_text(value)
     if key == "fusions":
         return tuple(filter(None, value.split(",")))
-    return value == "True" if key == "fuses" else value
+    return value == "True" if value in ("True", "False") else value

@@ -2,128 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
-from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.plan import Cause, Reason
 from tests.forking import run_forked
-from tests.grappler_pass.fusions.rewriting import fused as fused_text
+from tests.grappler_pass.fusions.rewriting import CASES
 from tests.text_graph import text_from_graph
 
-BEFORE = """
-x = Placeholder
-handle = VarHandleOp dtype=float32 shape=[512,512]
-scales = VarHandleOp dtype=float32 shape=[512]
-w = ReadVariableOp(handle) dtype=float32
-read = ReadVariableOp(scales) dtype=float32
-same = Identity(read) T=float32
-epsilon = Const value=0.001
-sum = AddV2(same, epsilon)
-rsqrt = Rsqrt(sum)
-scaled = Mul(w, rsqrt)
-product = MatMul(x, scaled)
-fetch = Identity(product)
-"""
-SHAPES = {
-    "x": (1024, 512),
-    "handle": (),
-    "scales": (),
-    "w": (512, 512),
-    "scaled": (512, 512),
-    **dict.fromkeys(("read", "same", "sum", "rsqrt"), (512,)),
-    "epsilon": (),
-    **dict.fromkeys(("product", "fetch"), (1024, 512)),
-}
-KEPT = """\
-sum = AddV2(same, epsilon, ^tf_amp_kept/none) T=float32
-rsqrt = Rsqrt(sum) T=float32
-scaled = Mul(w, rsqrt, ^tf_amp_kept/none) T=float32
-product = MatMul(x, tf_amp_kept/value_0) T=float32
-fetch = Identity(product) T=float32
-tf_amp_kept/recall = TfAmpRecall(same, w) Tsources=[float32,float32]
-tf_amp_kept/either = Switch(tf_amp_kept/recall:1, tf_amp_kept/recall)
-tf_amp_kept/none = Identity(tf_amp_kept/either)
-tf_amp_kept/keep = TfAmpKeep(tf_amp_kept/none, same, w, scaled) \
-Tkept=[float32] Tsources=[float32,float32]
-tf_amp_kept/token = Merge(tf_amp_kept/keep, tf_amp_kept/either:1)
-tf_amp_kept/kept = TfAmpKept(tf_amp_kept/token) Tkept=[float32]
-tf_amp_kept/value_0 = EnsureShape(tf_amp_kept/kept) T=float32"""
+fused = CASES["kept_weights"]
 
 
-def fused(text: str = BEFORE, fetch: str = "fetch", **given: object) -> Rewrite:
-    """Rewrite it for a process that keeps weights."""
-    settings = {"keeps_weights": True, **given}
-    return fused_text(text, SHAPES, Item(fetch=("fetch", fetch)), **settings)
-
-
-def test_what_hangs_on_variables_alone_is_looked_for_first() -> None:
-    rewrite = fused()
-    lines = text_from_graph(rewrite.graph_def).splitlines()
-    assert "\n".join(lines[-12:]) == KEPT
-    (fusion,) = rewrite.plan.fusions
-    assert (fusion.rule, fusion.node) == ("kept_weights", "sum")
-    assert fusion.seconds > 0.0
-    assert not fused(text_from_graph(rewrite.graph_def)).changed
-
-
-@pytest.mark.parametrize(
-    ("given", "line", "instead"),
-    [
-        ({}, "", "another = AssignAddVariableOp(handle, w) dtype=float32"),
-        ({}, "", "another = PyFunc(x) Tin=[float32] Tout=[float32] token=t"),
-        ({}, "", "another = Tanh(x, ^scaled)"),
-        (
-            {},
-            "",
-            "shape = Const(^scaled) value=[2] dtype=int32\nanother = Fill(shape, x)",
-        ),
-        ({"fetch": "scaled"}, "", ""),
-        ({"keeps_weights": False}, "", ""),
-        ({"fusions": ("channel_scales",)}, "", ""),
-        ({"fuses": True}, "", ""),
-        ({"scaled": None}, "", ""),
-        ({"scaled": (None, 512)}, "", ""),
-        ({}, "epsilon = Const value=0.001", "epsilon = Placeholder"),
-        ({}, "epsilon = Const value=0.001", "epsilon = Const(^x) value=0.001"),
-        (
-            {},
-            "w = ReadVariableOp(handle) dtype=float32",
-            "w = ReadVariableOp(handle, ^x) dtype=float32",
-        ),
-        (
-            {},
-            "w = ReadVariableOp(handle) dtype=float32",
-            "on = Placeholder dtype=bool\nway = Switch(handle, on) T=resource\n"
-            "w = ReadVariableOp(way) dtype=float32",
-        ),
-        (
-            {},
-            "w = ReadVariableOp(handle) dtype=float32",
-            "outside = ReadVariableOp(handle) dtype=float32\n"
-            "w = Enter(outside) frame_name=loop is_constant=true",
-        ),
-        (
-            {},
-            "w = ReadVariableOp(handle) dtype=float32",
-            "w = ReadVariableOp(handle) dtype=float32 @/device:GPU:0",
-        ),
-        (
-            {},
-            "w = ReadVariableOp(handle) dtype=float32",
-            "w = ReadVariableOp(handle) dtype=float32 "
-            "@/job:worker/replica:0/task:0/device:CPU:0",
-        ),
-    ],
-)
-def test_what_may_not_be_kept_stays(
-    given: dict[str, object], line: str, instead: str
-) -> None:
-    assert line in BEFORE
-    text = BEFORE.replace(line, instead) if line else f"{BEFORE}\n{instead}"
-    rewrite = fused(text, **given)
-    assert not any(each.rule == "kept_weights" for each in rewrite.plan.fusions)
-    assert "TfAmp" not in text_from_graph(rewrite.graph_def)
+def test_what_is_kept_already_is_not_kept_again() -> None:
+    assert not fused(text_from_graph(fused().graph_def)).changed
 
 
 def test_little_is_not_looked_for_and_listed_with_its_reason() -> None:
@@ -138,9 +26,9 @@ def test_little_is_not_looked_for_and_listed_with_its_reason() -> None:
 def test_little_beside_much_is_listed_and_computed_anew() -> None:
     little = "few = VarHandleOp dtype=float32 shape=[8]\n"
     little += "given = ReadVariableOp(few) dtype=float32\nflat = Squeeze(given)"
-    text = f"{BEFORE}\n{little}\nread_by = Add(flat, x)"
-    shapes = {**SHAPES, "given": (8,), "flat": (8,)}
-    rewrite = fused_text(text, shapes, Item(fetch=("fetch",)), keeps_weights=True)
+    text = f"{fused.text}\n{little}\nread_by = Add(flat, x)"
+    shapes = {**fused.shapes, "given": (8,), "flat": (8,)}
+    rewrite = fused._replace(shapes=shapes)(text)
     (fusion,) = rewrite.plan.fusions
     (declined,) = rewrite.plan.declined_fusions
     assert (fusion.node, declined.node) == ("sum", "flat")
