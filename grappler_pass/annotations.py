@@ -26,7 +26,7 @@ LOSS_SCALE = "_tf_amp_loss_scale"
 # outputs that is, where all that it scales is unscaled in the same graph, else -1.
 SCALE = "_tf_amp_scale"
 # On what makes a scale whose gradients can be taken again without it, in its graph:
-# which output it is, and where the state counts (`rewriting.second_try.calls`).
+# which output it is, and where the state counts (`rewriting.second_try`).
 AGAIN = "_tf_amp_again"
 # On an optimizer's kernel that takes the place of what Keras writes: the rule's name.
 FUSED = "_tf_amp_fused"

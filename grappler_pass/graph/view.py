@@ -1,7 +1,7 @@
 """A frozen, indexed look at a GraphDef: ports, edges, execution order, loop frames.
 
 Decides nothing about precision. The proto underneath is never written; whoever wants
-another graph builds a new one (`rewriting`).
+another graph edits a `Graph` (`editing`).
 
 A frame begins at its Enter nodes and ends at its Exit nodes; every node in between
 runs once per iteration.
