@@ -80,7 +80,7 @@ def _rewrite(
         dataclasses.replace(
             settings_from_config(AmpConfig(), "CPU"), predicts_memory=False
         ),
-        shapes=item.shapes,
+        shapes=lambda: item.shapes([node.name for node in parsed.node]),
         observer=observe,
     )
     result = rewrite.graph_def.SerializeToString() if rewrite.changed else None
