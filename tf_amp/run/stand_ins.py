@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2, types_pb2
@@ -188,27 +188,21 @@ def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
 def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
     """Return by port the bound of its integers, where a reader shows one."""
     bounds: dict[Port, int] = {}
-    for port, bound in _bounds_from_readers(view, shapes):
-        waiting = [port]
+    for node in view.nodes:
+        position, bound_of = _INDEXED.get(node.op, (0, None))
+        bound = bound_of and bound_of(view, shapes, node)
+        if not bound:
+            continue
+        waiting = [node.inputs[position]]
         while waiting:
             port = waiting.pop()
             if bounds.get(port, bound + 1) <= bound:
                 continue
             bounds[port] = bound
-            node = view.nodes[port.node]
-            if node.op in _PASS:
-                waiting.extend(node.inputs)
+            producer = view.nodes[port.node]
+            if producer.op in _PASS:
+                waiting.extend(producer.inputs)
     return bounds
-
-
-def _bounds_from_readers(view: GraphView, shapes: Shapes) -> Iterator[tuple[Port, int]]:
-    for node in view.nodes:
-        if node.op not in _INDEXED:
-            continue
-        position, bound_of = _INDEXED[node.op]
-        bound = bound_of(view, shapes, node)
-        if bound:
-            yield node.inputs[position], bound
 
 
 def _rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
@@ -240,25 +234,17 @@ def _classes(view: GraphView, shapes: Shapes, node: Node) -> int | None:
     return shape[-1] if shape else None
 
 
-def _second(view: GraphView, shapes: Shapes, node: Node) -> int | None:
-    return _constant(view, node.inputs[1])
-
-
-def _third(view: GraphView, shapes: Shapes, node: Node) -> int | None:
-    return _constant(view, node.inputs[2])
-
-
 # Op -> which input is the index, and what it must be less than.
 _INDEXED: Mapping[str, tuple[int, _Bound]] = {
     "Gather": (1, _rows),
     "GatherV2": (1, _rows),
-    "OneHot": (0, _second),
+    "OneHot": (0, lambda view, _, node: _constant(view, node.inputs[1])),
     "ResourceGather": (1, _variable_rows),
     "ResourceScatterAdd": (1, _variable_rows),
     "ResourceScatterSub": (1, _variable_rows),
     "ResourceScatterUpdate": (1, _variable_rows),
     "SparseSoftmaxCrossEntropyWithLogits": (1, _classes),
-    "UnsortedSegmentSum": (1, _third),
+    "UnsortedSegmentSum": (1, lambda view, _, node: _constant(view, node.inputs[2])),
 }
 
 
