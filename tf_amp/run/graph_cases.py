@@ -36,8 +36,8 @@ from tf_amp.run.graph_copy import (
     NotRunnableError,
     Sandbox,
     Values,
-    made_up,
     sandbox_from_graph,
+    synthetic,
 )
 from tf_amp.run.graph_run import GraphRun
 from tf_amp.tracing.stamp_reader import with_traced_shapes
@@ -154,12 +154,12 @@ def with_run_shapes(case: GraphCase) -> GraphCase:
 
 
 def completed(case: GraphCase, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
-    """Return values for all that some graphs need: those known, else made-up ones."""
+    """Return values for all that some graphs need: those known, else synthetic ones."""
     found = dict(case.values)
     for graph_def in graph_defs:
         sandbox = sandbox_of(case, graph_def, found)
         missing = (each for each in sandbox.contents if each.name not in found)
-        found |= {content.name: made_up(content) for content in missing}
+        found |= {content.name: synthetic(content) for content in missing}
     return found
 
 

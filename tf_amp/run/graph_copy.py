@@ -1,7 +1,7 @@
 """A copy of a graph that can be run for its time, and touches nothing of the program.
 
-    variables        private ones of the same type and shape, with made-up values
-    data from outside  (arguments, iterators, tables, Python)  made-up tensors
+    variables        private ones of the same type and shape, with synthetic values
+    data from outside  (arguments, iterators, tables, Python)  synthetic tensors
     effects outside    (prints, files, queues, sends)          left out
     the rest           unchanged
 
@@ -74,8 +74,8 @@ def sandbox_from_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> Sandb
     After    VarHandleOp(private) --> ReadVariableOp --> MatMul --> NoOp, NoOp
 
     Not done: nodes that nothing fetched or preserved needs are left out; functions are
-    called if they do nothing outside, else their results are made up. Unknown sizes are
-    guessed as for prices.
+    called if they do nothing outside, else their results are synthetic. Unknown sizes
+    are guessed as for prices.
 
     Raises:
       NotRunnableError: something needed has no known type or shape.
@@ -192,7 +192,7 @@ class _Copy:
         return None
 
     def _add_sources(self, node: Node) -> None:
-        """Put made-up tensors in place of a node's outputs; the node itself rests."""
+        """Put synthetic tensors in place of a node's outputs; the node itself rests."""
         if node.op in CONTROL_FLOW_OPS and _output_dtype(node, 0) not in OPAQUE:
             raise NotRunnableError(
                 f"nothing can stand for what {node.name!r} passes on"
@@ -316,7 +316,7 @@ def filling_graph(
 ) -> tuple[GraphDef, dict[str, Array]]:
     """Return a graph whose node `FILL` fills in all contents, and what to feed it with.
 
-    Values are by name of the contents; others are made up.
+    Values are by name of the contents; others are synthetic.
     """
     feeds: dict[str, Array] = {}
     filled = []
@@ -324,7 +324,7 @@ def filling_graph(
         for content in contents:
             dtype = tf.dtypes.as_dtype(content.dtype)
             given = values.get(content.name)
-            given = made_up(content) if given is None else given
+            given = synthetic(content) if given is None else given
             value = tf.compat.v1.placeholder(dtype)
             feeds[value.op.name] = given.astype(dtype.as_numpy_dtype, copy=False)
             filled.append(_assigned(content._replace(shape=given.shape), value))
@@ -347,7 +347,7 @@ def _assigned(content: Content, value: tf.Tensor) -> tf.Operation:
         return raw.AssignVariableOp(resource=handle, value=value)
 
 
-def made_up(content: Content) -> Array:
+def synthetic(content: Content) -> Array:
     """Return values for what is not known: floats of both signs, valid integers.
 
     Truth values are true, as of a question whether all is well.

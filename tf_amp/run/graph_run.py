@@ -60,7 +60,7 @@ class GraphRun:
         Args:
           graphs: GraphDefs by prefix.
           contents: private variables to fill in.
-          values: of contents, by their names; others are made up.
+          values: of contents, by their names; others are synthetic.
           config: of the Session; by default `quiet_config`.
           limit_seconds: of filling in.
 

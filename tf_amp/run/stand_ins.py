@@ -38,7 +38,7 @@ from grappler_pass.graph.walks import function_attrs
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 # Their resource may be the handle of a variable.
 HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
-# These only watch what goes through; a made-up value must not stop the step.
+# These only watch what goes through; a synthetic value must not stop the step.
 _WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
 # What a caller brings in or takes away; a default is computed.
 _OUTSIDE = (INPUT_OPS | RESULT_OPS) - {"PlaceholderWithDefault"}
@@ -156,7 +156,7 @@ def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
 
 
 def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
-    """Return whether numbers are made of strings, which cannot be made up."""
+    """Return whether numbers are made of strings, which cannot be synthetic."""
     takes = any(arg.type == types_pb2.DT_STRING for arg in op_def.input_arg)
     makes = any(arg.type != types_pb2.DT_STRING for arg in op_def.output_arg)
     return takes and makes
