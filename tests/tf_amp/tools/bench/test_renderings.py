@@ -100,5 +100,14 @@ def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
     assert "<script src=" not in page and '<link rel="stylesheet"' not in page
 
 
+def test_names_and_failures_are_text_on_the_page() -> None:
+    image, end = "<img src=x onerror=alert(1)>", "</script><script>alert(1)//"
+    job = dataclasses.replace(job_of("keras"), target=Target(SCRIPT, f"/{image}.py"))
+    failed = [Sample("keras", 8, 0, failure=text) for text in (image, end)]
+    page = page_of(record_of(job, samples_of("float32", [0.1]), failed))
+    assert image not in page and end not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
 def test_the_chart_is_a_png() -> None:
     assert png_of(RECORD).startswith(b"\x89PNG")
