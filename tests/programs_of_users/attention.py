@@ -38,7 +38,7 @@ def _attending(
         return tf.reduce_mean((result - y) ** 2)
 
     shape = (_BATCH, _LENGTH, _WIDTH)
-    return trained(loss, lambda: [mix, out], normal(*shape), normal(*shape))
+    return trained(loss, normal(*shape), normal(*shape))
 
 
 def _later() -> np.ndarray:
@@ -97,10 +97,7 @@ def padded_batches() -> UserProgram:
         return tf.reduce_mean(head(mean) ** 2)
 
     return trained(
-        loss,
-        lambda: [*layer.trainable_variables, *head.trainable_variables],
-        normal(_BATCH, _LENGTH, _WIDTH),
-        ids(_BATCH, below=_LENGTH, least=1),
+        loss, normal(_BATCH, _LENGTH, _WIDTH), ids(_BATCH, below=_LENGTH, least=1)
     )
 
 
@@ -118,12 +115,7 @@ def masked_words() -> UserProgram:
         known = tf.cast(right != 0, tf.float32)
         return tf.reduce_sum(each * known) / (tf.reduce_sum(known) + 1e-5)
 
-    return trained(
-        loss,
-        lambda: [table, *mix.trainable_variables],
-        ids(_BATCH, _LENGTH, below=200),
-        ids(_BATCH, 4, below=_LENGTH),
-    )
+    return trained(loss, ids(_BATCH, _LENGTH, below=200), ids(_BATCH, 4, below=_LENGTH))
 
 
 PROGRAMS = (

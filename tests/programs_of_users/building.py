@@ -76,30 +76,32 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 def trained(
     loss: Callable[..., tf.Tensor],
-    variables: Callable[[], Sequence[Any]],
     *inputs: Draw,
     optimizer: Any = None,
     iterations: int = 1,
 ) -> UserProgram:
-    """Return two steps of training, which return their loss.
+    """Return two steps of training all that a loss has gradients of; they return it.
 
     Args:
       loss: a function of the inputs.
-      variables: returns what is trained, once the loss was computed.
       inputs: how each is drawn.
       optimizer: Keras'; gradient descent by default.
       iterations: how often the longest loop runs.
     """
     optimizer = optimizer or keras.optimizers.SGD(0.1)
     # Layers that are built on first use make their variables outside of the function.
-    loss(*(tf.constant(draw(np.random.default_rng(0))) for draw in inputs))
-    optimizer.build(variables())
+    with tf.GradientTape() as tape:
+        first = loss(*map(tf.constant, _drawn(inputs, 0)))
+    used = tape.watched_variables()
+    gradients = zip(tape.gradient(first, used), used, strict=True)
+    variables = [variable for slope, variable in gradients if slope is not None]
+    optimizer.build(variables)
 
     def step(*values: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             value = loss(*values)
-        gradients = tape.gradient(value, variables())
-        optimizer.apply_gradients(zip(gradients, variables(), strict=True))
+        gradients = tape.gradient(value, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return value
 
     return UserProgram(step, inputs, 2, iterations)

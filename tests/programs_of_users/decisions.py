@@ -27,11 +27,7 @@ def factors_of_ratings() -> UserProgram:
         return tf.reduce_mean((guess - rating) ** 2)
 
     return trained(
-        loss,
-        lambda: [users, items, biases],
-        ids(_ROWS, below=300),
-        ids(_ROWS, below=64),
-        normal(_ROWS, offset=3.5),
+        loss, ids(_ROWS, below=300), ids(_ROWS, below=64), normal(_ROWS, offset=3.5)
     )
 
 
@@ -50,7 +46,6 @@ def interactions_of_features() -> UserProgram:
 
     return trained(
         loss,
-        lambda: [tables, *bottom.trainable_variables, *top.trainable_variables],
         normal(_ROWS, _WIDTH),
         ids(_ROWS, 6, below=100),
         lambda rng: rng.integers(0, 2, _ROWS).astype("float32"),
@@ -71,7 +66,6 @@ def action_values() -> UserProgram:
 
     return trained(
         loss,
-        lambda: net.trainable_variables,
         normal(_ROWS, _WIDTH),
         ids(_ROWS, below=4),
         normal(_ROWS, scale=10.0),
@@ -96,7 +90,6 @@ def ratios_of_policies() -> UserProgram:
 
     return trained(
         loss,
-        lambda: net.trainable_variables,
         normal(_ROWS, _WIDTH),
         ids(_ROWS, below=4),
         normal(_ROWS, scale=0.1, offset=-1.4),
@@ -115,12 +108,7 @@ def squashed_actions() -> UserProgram:
         density = -0.5 * noise**2 - log_scale - tf.math.log(1 - tf.tanh(u) ** 2 + 1e-6)
         return tf.reduce_mean(tf.reduce_sum(density, -1))
 
-    return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(_ROWS, _WIDTH),
-        normal(_ROWS, 4),
-    )
+    return trained(loss, normal(_ROWS, _WIDTH), normal(_ROWS, 4))
 
 
 def returns_of_an_episode() -> UserProgram:
@@ -138,7 +126,6 @@ def returns_of_an_episode() -> UserProgram:
 
     return trained(
         loss,
-        lambda: critic.trainable_variables,
         normal(200, _WIDTH),
         normal(200, offset=1.0),
         optimizer=keras.optimizers.SGD(1e-4),
@@ -157,10 +144,7 @@ def spectrum_of_sound() -> UserProgram:
         return tf.reduce_mean((head(logs) - 1.0) ** 2)
 
     return trained(
-        loss,
-        lambda: head.trainable_variables,
-        normal(4, 1024, scale=0.1),
-        optimizer=keras.optimizers.SGD(1e-3),
+        loss, normal(4, 1024, scale=0.1), optimizer=keras.optimizers.SGD(1e-3)
     )
 
 
@@ -181,12 +165,7 @@ def fields_of_labels() -> UserProgram:
             )
         return tf.reduce_mean(tf.reduce_logsumexp(total, 1) - right)
 
-    return trained(
-        loss,
-        lambda: [*net.trainable_variables, moves],
-        normal(4, 8, _WIDTH),
-        ids(4, 8, below=6),
-    )
+    return trained(loss, normal(4, 8, _WIDTH), ids(4, 8, below=6))
 
 
 PROGRAMS = (

@@ -42,10 +42,7 @@ def coupling_flow() -> UserProgram:
         density = tf.reduce_sum(_gaussian(x, 0.0, tf.zeros_like(x)), -1)
         return -tf.reduce_mean(density + total)
 
-    def variables() -> list:
-        return [v for net in nets for v in net.trainable_variables]
-
-    return trained(loss, variables, normal(_ROWS, _WIDTH))
+    return trained(loss, normal(_ROWS, _WIDTH))
 
 
 def variational_autoencoder() -> UserProgram:
@@ -62,12 +59,7 @@ def variational_autoencoder() -> UserProgram:
         )
         return tf.reduce_mean(tf.reduce_sum(each, -1) + 0.5 * divergence)
 
-    return trained(
-        loss,
-        lambda: [*encoder.trainable_variables, *decoder.trainable_variables],
-        uniform(_ROWS, _WIDTH),
-        normal(_ROWS, 8),
-    )
+    return trained(loss, uniform(_ROWS, _WIDTH), normal(_ROWS, 8))
 
 
 def mixture_density() -> UserProgram:
@@ -79,9 +71,7 @@ def mixture_density() -> UserProgram:
         each = tf.nn.log_softmax(logits) + _gaussian(y[:, None], mean, log_scale)
         return -tf.reduce_mean(tf.reduce_logsumexp(each, -1))
 
-    return trained(
-        loss, lambda: net.trainable_variables, normal(_ROWS, _WIDTH), normal(_ROWS)
-    )
+    return trained(loss, normal(_ROWS, _WIDTH), normal(_ROWS))
 
 
 def gaussian_process() -> UserProgram:
@@ -98,7 +88,7 @@ def gaussian_process() -> UserProgram:
         log_determinant = 2 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(root)))
         return 0.5 * (tf.reduce_sum(y * solved) + log_determinant)
 
-    return trained(loss, lambda: [features], normal(_ROWS, _WIDTH), normal(_ROWS))
+    return trained(loss, normal(_ROWS, _WIDTH), normal(_ROWS))
 
 
 def diffusion() -> UserProgram:
@@ -117,7 +107,6 @@ def diffusion() -> UserProgram:
 
     return trained(
         loss,
-        lambda: net.trainable_variables,
         normal(_ROWS, _WIDTH),
         normal(_ROWS, _WIDTH),
         lambda rng: rng.integers(0, 1000, _ROWS).astype("float32"),

@@ -31,7 +31,6 @@ def gradient_penalty() -> UserProgram:
 
     return trained(
         loss,
-        lambda: critic.trainable_variables,
         normal(_ROWS, _WIDTH),
         normal(_ROWS, _WIDTH, offset=0.5),
         lambda rng: rng.uniform(size=(_ROWS, 1)).astype("float32"),
@@ -52,9 +51,7 @@ def physics_informed() -> UserProgram:
         u_xx = second.gradient(u_x, x)
         return tf.reduce_mean((u_t + u * u_x - 0.01 * u_xx) ** 2)
 
-    return trained(
-        loss, lambda: net.trainable_variables, normal(_ROWS, 1), normal(_ROWS, 1)
-    )
+    return trained(loss, normal(_ROWS, 1), normal(_ROWS, 1))
 
 
 def product_with_the_hessian() -> UserProgram:
@@ -84,7 +81,7 @@ def learning_to_learn() -> UserProgram:
             fast = fast - 0.1 * tape.gradient(inner, fast)
         return tf.reduce_mean((x[8:] @ fast - y[8:]) ** 2)
 
-    return trained(loss, lambda: [kernel], normal(_ROWS, _WIDTH), normal(_ROWS, 4))
+    return trained(loss, normal(_ROWS, _WIDTH), normal(_ROWS, 4))
 
 
 def saliency() -> UserProgram:

@@ -26,12 +26,7 @@ def _classified(net: Any, channels: int = _CHANNELS) -> UserProgram:
         logits = net(x, training=True)
         return cross_entropy(y, logits)
 
-    return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(2, _SIZE, _SIZE, channels),
-        ids(2, below=10),
-    )
+    return trained(loss, normal(2, _SIZE, _SIZE, channels), ids(2, below=10))
 
 
 def _ended(x: Any, given: Any) -> keras.Model:
@@ -82,9 +77,7 @@ def bytes_as_pixels() -> UserProgram:
         return tf.reduce_mean((net(tf.cast(x, tf.float32)) - 1.0) ** 2)
 
     return trained(
-        loss,
-        lambda: net.trainable_variables,
-        lambda rng: rng.integers(0, 256, (2, _SIZE, _SIZE, 3)).astype("uint8"),
+        loss, lambda rng: rng.integers(0, 256, (2, _SIZE, _SIZE, 3)).astype("uint8")
     )
 
 
@@ -100,10 +93,7 @@ def encoder_and_decoder() -> UserProgram:
         return cross_entropy(y, net(x))
 
     return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(2, _SIZE, _SIZE, _CHANNELS),
-        ids(2, _SIZE, _SIZE, below=4),
+        loss, normal(2, _SIZE, _SIZE, _CHANNELS), ids(2, _SIZE, _SIZE, below=4)
     )
 
 
@@ -120,10 +110,7 @@ def super_resolution() -> UserProgram:
         )
 
     return trained(
-        loss,
-        lambda: [*net.trainable_variables, *last.trainable_variables],
-        uniform(2, _SIZE, _SIZE, 3),
-        uniform(2, 2 * _SIZE, 2 * _SIZE, 3),
+        loss, uniform(2, _SIZE, _SIZE, 3), uniform(2, 2 * _SIZE, 2 * _SIZE, 3)
     )
 
 
@@ -138,9 +125,7 @@ def video() -> UserProgram:
         ]
     )
     return trained(
-        lambda x: tf.reduce_mean((net(x) - 1.0) ** 2),
-        lambda: net.trainable_variables,
-        normal(2, 4, 8, 8, 16),
+        lambda x: tf.reduce_mean((net(x) - 1.0) ** 2), normal(2, 4, 8, 8, 16)
     )
 
 
@@ -161,7 +146,7 @@ def boxes_of_anchors() -> UserProgram:
         return 1 - tf.reduce_mean(common / (union + 1e-7))
 
     boxes = uniform(_SIZE, 4, low=300.0, high=900.0)
-    return trained(loss, lambda: [net], normal(_SIZE, _CHANNELS), boxes, boxes)
+    return trained(loss, normal(_SIZE, _CHANNELS), boxes, boxes)
 
 
 def grid_of_a_detector() -> UserProgram:

@@ -31,7 +31,7 @@ def ids_among_features() -> UserProgram:
         x[:, 0] = rng.integers(2049, 5000, _ROWS)
         return x
 
-    return trained(loss, lambda: [table, *net.trainable_variables], draw)
+    return trained(loss, draw)
 
 
 def places_by_cumulative_sums() -> UserProgram:
@@ -62,7 +62,7 @@ def vector_quantizer() -> UserProgram:
         commitment = tf.reduce_mean((z - tf.stop_gradient(nearest)) ** 2)
         return tf.reduce_mean((copied - x) ** 2) + 0.25 * commitment
 
-    return trained(loss, lambda: [encode], normal(_ROWS, _WIDTH))
+    return trained(loss, normal(_ROWS, _WIDTH))
 
 
 def experts_by_top_k() -> UserProgram:
@@ -75,7 +75,7 @@ def experts_by_top_k() -> UserProgram:
         taken = tf.gather(all_of_them, chosen, axis=1, batch_dims=1)
         return tf.reduce_mean((tf.reduce_sum(values[..., None] * taken, 1) - x) ** 2)
 
-    return trained(loss, lambda: [gate, experts], normal(_ROWS, _WIDTH))
+    return trained(loss, normal(_ROWS, _WIDTH))
 
 
 def messages_of_a_graph() -> UserProgram:
@@ -92,11 +92,7 @@ def messages_of_a_graph() -> UserProgram:
         return cross_entropy(y, x)
 
     return trained(
-        loss,
-        lambda: [first, second],
-        normal(_ROWS, _WIDTH),
-        ids(2, 64, below=_ROWS),
-        ids(_ROWS, below=4),
+        loss, normal(_ROWS, _WIDTH), ids(2, 64, below=_ROWS), ids(_ROWS, below=4)
     )
 
 
@@ -123,7 +119,7 @@ def remainders_of_times() -> UserProgram:
         angles = tf.stack((hour / 24, day / 7), -1) * 6.2831855
         return tf.reduce_mean(net(tf.concat((tf.sin(angles), tf.cos(angles)), -1)))
 
-    return trained(loss, lambda: net.trainable_variables, uniform(_ROWS, high=3e7))
+    return trained(loss, uniform(_ROWS, high=3e7))
 
 
 PROGRAMS = (

@@ -20,12 +20,7 @@ def recurrence_by_hand() -> UserProgram:
             h = tf.tanh(x[:, t] @ enter + h @ stay)
         return tf.reduce_mean((h @ out - 1.0) ** 2)
 
-    return trained(
-        loss,
-        lambda: [enter, stay, out],
-        normal(_ROWS, _TIMES, _WIDTH),
-        iterations=_TIMES,
-    )
+    return trained(loss, normal(_ROWS, _TIMES, _WIDTH), iterations=_TIMES)
 
 
 def bidirectional_lstm() -> UserProgram:
@@ -44,10 +39,7 @@ def bidirectional_lstm() -> UserProgram:
         return x
 
     return trained(
-        lambda x: tf.reduce_mean((net(x) - 1.0) ** 2),
-        lambda: net.trainable_variables,
-        draw,
-        iterations=_TIMES,
+        lambda x: tf.reduce_mean((net(x) - 1.0) ** 2), draw, iterations=_TIMES
     )
 
 
@@ -91,9 +83,7 @@ def differential_equation() -> UserProgram:
         _, y = tf.while_loop(lambda t, _: t < 20, body, start, maximum_iterations=20)
         return tf.reduce_mean((y - 1.0) ** 2)
 
-    return trained(
-        loss, lambda: net.trainable_variables, normal(_ROWS, 8), iterations=20
-    )
+    return trained(loss, normal(_ROWS, 8), iterations=20)
 
 
 def fixed_point() -> UserProgram:
@@ -121,9 +111,7 @@ def mapped_rows() -> UserProgram:
         rows = tf.map_fn(lambda row: tf.nn.relu(row @ first) @ second, x)
         return tf.reduce_mean(tf.abs(rows))
 
-    return trained(
-        loss, lambda: [first, second], normal(_ROWS, 4, _WIDTH), iterations=_ROWS
-    )
+    return trained(loss, normal(_ROWS, 4, _WIDTH), iterations=_ROWS)
 
 
 def text_with_a_cache() -> UserProgram:

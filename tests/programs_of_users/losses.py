@@ -32,7 +32,6 @@ def _classifier(loss: Any, activation: Any = None) -> UserProgram:
     net = _network(_CLASSES, activation)
     return trained(
         lambda x, y: tf.reduce_mean(loss(y, net(x))),
-        lambda: net.trainable_variables,
         normal(_ROWS, _WIDTH),
         ids(_ROWS, below=_CLASSES),
     )
@@ -84,7 +83,6 @@ def binary_cross_entropy_of_probabilities() -> UserProgram:
 
     return trained(
         loss,
-        lambda: net.trainable_variables,
         normal(_ROWS, _WIDTH),
         lambda rng: rng.integers(0, 2, _ROWS).astype("float32"),
     )
@@ -108,7 +106,6 @@ def dice_loss() -> UserProgram:
 
     return trained(
         loss,
-        lambda: net.trainable_variables,
         normal(2, 16, 16, 16),
         lambda rng: rng.integers(0, 2, (2, 16, 16)).astype("float32"),
     )
@@ -120,7 +117,6 @@ def huber_of_prices() -> UserProgram:
     loss = keras.losses.Huber(delta=10.0)
     return trained(
         lambda x, y: loss(y, 1000.0 + 20.0 * net(x)[:, 0]),
-        lambda: net.trainable_variables,
         normal(_ROWS, _WIDTH),
         normal(_ROWS, scale=20.0, offset=1000.0),
     )
@@ -140,12 +136,7 @@ def triplet_loss() -> UserProgram:
         nearest = tf.reduce_min(distances + 10.0 * same, 1)
         return tf.reduce_mean(tf.nn.softplus(hardest - nearest))
 
-    return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(_ROWS, _WIDTH),
-        ids(_ROWS, below=4),
-    )
+    return trained(loss, normal(_ROWS, _WIDTH), ids(_ROWS, below=4))
 
 
 def contrastive_loss() -> UserProgram:
@@ -164,12 +155,7 @@ def contrastive_loss() -> UserProgram:
         )
         return tf.reduce_mean(tf.concat(both, 0))
 
-    return trained(
-        loss,
-        lambda: [*images.trainable_variables, *texts.trainable_variables, temperature],
-        normal(_ROWS, _WIDTH),
-        normal(_ROWS, _WIDTH),
-    )
+    return trained(loss, normal(_ROWS, _WIDTH), normal(_ROWS, _WIDTH))
 
 
 def ctc_loss() -> UserProgram:
@@ -182,12 +168,7 @@ def ctc_loss() -> UserProgram:
         times = tf.fill([4], 12)
         return tf.reduce_mean(tf.nn.ctc_loss(y, logits, lengths, times, blank_index=0))
 
-    return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(4, 12, _WIDTH),
-        ids(4, 4, below=_CLASSES, least=1),
-    )
+    return trained(loss, normal(4, 12, _WIDTH), ids(4, 4, below=_CLASSES, least=1))
 
 
 def distillation() -> UserProgram:
@@ -200,7 +181,7 @@ def distillation() -> UserProgram:
         each = tf.reduce_sum(p * (tf.math.log(p + 1e-8) - log_q), -1)
         return 16 * tf.reduce_mean(each)
 
-    return trained(loss, lambda: student.trainable_variables, normal(_ROWS, _WIDTH))
+    return trained(loss, normal(_ROWS, _WIDTH))
 
 
 def angular_margin() -> UserProgram:
@@ -215,12 +196,7 @@ def angular_margin() -> UserProgram:
         logits = 30.0 * tf.cos(angles + margin)
         return cross_entropy(y, logits)
 
-    return trained(
-        loss,
-        lambda: [*net.trainable_variables, centers],
-        normal(_ROWS, _WIDTH),
-        ids(_ROWS, below=_CLASSES),
-    )
+    return trained(loss, normal(_ROWS, _WIDTH), ids(_ROWS, below=_CLASSES))
 
 
 def quantiles() -> UserProgram:
@@ -232,12 +208,7 @@ def quantiles() -> UserProgram:
         error = y[:, None] - net(x)
         return tf.reduce_mean(tf.maximum(levels * error, (levels - 1) * error))
 
-    return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(_ROWS, _WIDTH),
-        uniform(_ROWS, high=50.0),
-    )
+    return trained(loss, normal(_ROWS, _WIDTH), uniform(_ROWS, high=50.0))
 
 
 PROGRAMS = (

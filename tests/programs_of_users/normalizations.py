@@ -29,12 +29,7 @@ def _normalized(
         logits = tf.nn.relu(normalize(x @ first)) @ second
         return cross_entropy(y, logits)
 
-    return trained(
-        loss,
-        lambda: [first, second, *extra],
-        normal(_ROWS, _WIDTH, offset=3.0),
-        ids(_ROWS, below=10),
-    )
+    return trained(loss, normal(_ROWS, _WIDTH, offset=3.0), ids(_ROWS, below=10))
 
 
 def layer_normalization_by_hand() -> UserProgram:
@@ -91,12 +86,7 @@ def _images(*layers: keras.Layer) -> UserProgram:
         logits = net(x, training=True)
         return cross_entropy(y, logits)
 
-    return trained(
-        loss,
-        lambda: net.trainable_variables,
-        normal(4, 8, 8, 16),
-        ids(4, below=10),
-    )
+    return trained(loss, normal(4, 8, 8, 16), ids(4, below=10))
 
 
 def batch_normalization() -> UserProgram:

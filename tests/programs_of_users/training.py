@@ -134,7 +134,7 @@ def weight_decay_and_schedule() -> UserProgram:
         1e-5, 100, warmup_target=1e-3, warmup_steps=10
     )
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.05, clipnorm=1.0)
-    return trained(net.loss, lambda: net.variables, *_BATCH, optimizer=optimizer)
+    return trained(net.loss, *_BATCH, optimizer=optimizer)
 
 
 def penalty_of_weights() -> UserProgram:
@@ -145,7 +145,7 @@ def penalty_of_weights() -> UserProgram:
         squares = tf.add_n([tf.nn.l2_loss(v) for v in net.variables])
         return net.loss(x, y) + 1e-4 * squares
 
-    return trained(loss, lambda: net.variables, *_BATCH)
+    return trained(loss, *_BATCH)
 
 
 def two_losses() -> UserProgram:
@@ -160,10 +160,7 @@ def two_losses() -> UserProgram:
         return tf.reduce_sum(tf.exp(-logs) * both + logs)
 
     return trained(
-        loss,
-        lambda: [*net.variables, head, logs],
-        *_BATCH,
-        optimizer=keras.optimizers.SGD(1e-3, momentum=0.9, nesterov=True),
+        loss, *_BATCH, optimizer=keras.optimizers.SGD(1e-3, momentum=0.9, nesterov=True)
     )
 
 
