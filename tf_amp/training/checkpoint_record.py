@@ -45,8 +45,8 @@ class Record:
       loss_scales: in the order in which they were first used.
       plans: by what the graph is known by again.
       has_optimizer: whether weights were updated by an optimizer, not by hand.
-      step: identifies the weights it belongs to, see `keras_files`; empty where these
-        are in the same file.
+      step: identifies the weights it belongs to, see `checkpoints.key_of`; empty where
+        these are in the same file.
     """
 
     loss_scales: tuple[SavedScale, ...] = ()

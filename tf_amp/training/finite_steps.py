@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -56,6 +56,13 @@ from tf_amp.training.scale_update import (
 )
 from tf_amp.training.states import latest_state, states_in_use
 from tf_amp.training.weights import Handles, handles_of, shape_of
+
+# Of a graph: assignments by variable; flags by call and counter; names of the reads
+# that are ordered by hand; groups of towers.
+_ASSIGNED = "_tf_amp_assigned_from_gradients"
+_FLAGS = "_tf_amp_finite_calls"
+_READS = "_tf_amp_ordered_reads"
+_GROUPS = "_tf_amp_towers"
 
 
 def finite_step(
@@ -199,12 +206,6 @@ def _values(gradient: Any) -> Any:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-# Of a graph: flags by call and state; names of the reads that are ordered by hand.
-_ASSIGNED = "_tf_amp_assigned_from_gradients"
-_FLAGS = "_tf_amp_finite_calls"
-_READS = "_tf_amp_ordered_reads"
-
-
 def flags_of_calls(
     found: finite_flags.Ancestry, states: Sequence[Any]
 ) -> tuple[list[Any], bool]:
@@ -217,9 +218,31 @@ def flags_of_calls(
     Returns:
       Flags, and whether there are some for all functions that adjust a state.
     """
-    of_calls = _flags_of_calls(found.calls, states)
-    known = [flag for flag in of_calls if flag is not None]
-    return [flag.finite for flag in found.flags] + known, None not in of_calls
+    flags = [flag.finite for flag in found.flags]
+    of_replicas: list[Any] = []
+    are_all = not (found.calls and any(state.is_per_worker for state in states))
+    for call, counter, handle in _counted_calls(found.calls, states):
+        if not tracing.can_order_by_hand(call):
+            are_all = False
+            continue
+        flag = _flag(call, handle, counter)
+        (of_replicas if counter.is_of_replica else flags).append(flag)
+    if of_replicas and private.can_merge():
+        of_replicas = [agreed(tf.reduce_all(tf.stack(of_replicas)))]
+    return flags + of_replicas, are_all
+
+
+def _counted_calls(
+    calls: Sequence[Any], states: Sequence[Any]
+) -> Iterator[tuple[Any, OverflowCounter, Any]]:
+    """Yield operations, the counters that they may add to, and the handles of these."""
+    for state in states:
+        for counter in () if state.is_per_worker else overflow_counters_of(state):
+            handles = _handles(state, counter.variable)
+            for call in calls:
+                handle = next((t for t in call.inputs if _is_any(t, handles)), None)
+                if handle is not None:
+                    yield call, counter, handle
 
 
 def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
@@ -235,28 +258,6 @@ def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
     if not finite_flags.any_flags_around(graph) and not any_calls_around(graph, state):
         return []
     return flags_of_calls(finite_flags.ancestry_of(gradients), [state])[0]
-
-
-def _flags_of_calls(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-    """Return flags of operations; None among them where it is not known."""
-    flags: list[Any] = []
-    of_replica: list[Any] = []
-    for call in calls:
-        for state in states:
-            if state.is_per_worker:
-                flags.append(None)
-                continue
-            for counter in overflow_counters_of(state):
-                handles = _handles(state, counter.variable)
-                handle = next((t for t in call.inputs if _is_any(t, handles)), None)
-                if handle is None:
-                    continue
-                known = tracing.can_order_by_hand(call)
-                flag = _flag(call, handle, counter) if known else None
-                (of_replica if known and counter.is_of_replica else flags).append(flag)
-    if of_replica and private.can_merge():
-        of_replica = [agreed(tf.reduce_all(tf.stack(of_replica)))]
-    return flags + of_replica
 
 
 def any_calls_around(graph: Any, state: Any) -> bool:
@@ -337,9 +338,6 @@ def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
 def _order_by_hand(read: Any) -> None:
     tracing.order_by_hand(read.op)
     tracing.kept_with(read.graph, _READS, set).add(read.op.name)
-
-
-_GROUPS = "_tf_amp_towers"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

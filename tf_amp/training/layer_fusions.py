@@ -101,7 +101,9 @@ def _can_fuse_statistics(layer: Any, inputs: Any) -> bool:
     if not isinstance(inputs, tf.Tensor) or inputs.dtype != tf.float32:
         return False
     is_image = inputs.shape.rank == _IMAGES and layer.axis in (-1, _IMAGES - 1)
-    is_plain = layer.trainable and not (layer.synchronized or _has_renorm(layer))
+    # Not every release has renormalization.
+    has_renorm = getattr(layer, "renorm", False)
+    is_plain = layer.trainable and not (layer.synchronized or has_renorm)
     return (
         is_image
         and is_plain
@@ -111,11 +113,6 @@ def _can_fuse_statistics(layer: Any, inputs: Any) -> bool:
         and private.has_own_moments(layer)
         and is_wanted(BATCH_STATISTICS)
     )
-
-
-def _has_renorm(layer: Any) -> bool:
-    # Not every release has it.
-    return bool(getattr(layer, "renorm", False))
 
 
 def _normalized(layer: Any, inputs: Any) -> Any:

@@ -133,7 +133,11 @@ class ScaleUpdate:
     def _apply_anew(self, finite: Any) -> Any:
         """Adjust the state as it is by now: another loss may have adjusted it."""
         anew = self._read_anew()
-        return anew._if_it_counts(lambda: anew._branch(finite))
+        return anew._if_it_counts(
+            lambda: tf.cond(
+                finite, lambda: anew._write(True), lambda: anew._write(False)
+            )
+        )
 
     def _read_anew(self) -> ScaleUpdate:
         return dataclasses.replace(self, vectors=self.state.read_anew())
@@ -142,9 +146,6 @@ class ScaleUpdate:
         if self.counts is None:
             return update()
         return tf.cond(self.counts, update, lambda: tf.constant(True))
-
-    def _branch(self, finite: Any) -> Any:
-        return tf.cond(finite, lambda: self._write(True), lambda: self._write(False))
 
     def _write(self, finite: bool) -> Any:
         # Unpacked within the branch, which then captures vectors, not each value.
@@ -176,14 +177,13 @@ class ScaleUpdate:
         else:
             skipped = reading["skipped_steps"] + 1
             counters = {"good_steps": 0, "skipped_steps": skipped, "finite": 0}
-            reading = {**reading, "scale": self._cut(reading["scale"])}
+            if self.limit < math.inf:
+                cut = tf.minimum(reading["scale"], self.limit)
+                reading = {**reading, "scale": cut}
         loss_scale = self.state.loss_scale
         changed = {**counters, **loss_scale.adjust(reading, seen)}
         check_names(loss_scale, changed, reading)
         return {name: tf.cast(v, reading[name].dtype) for name, v in changed.items()}
-
-    def _cut(self, scale: Any) -> Any:
-        return scale if self.limit == math.inf else tf.minimum(scale, self.limit)
 
 
 def joined(scale_updates: Sequence[ScaleUpdate]) -> ScaleUpdate:

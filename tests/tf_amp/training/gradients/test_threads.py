@@ -28,6 +28,14 @@ def clipped(x):
     return of(x)
 
 
+def in_threads(work):
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def gradient_of(layer):
     with tf.GradientTape() as tape:
         tape.watch(X)
@@ -48,11 +56,7 @@ def test_gradients_taken_in_several_threads_are_true_and_all_counted(layer):
 
     with scaled_by(loss_scale):
         expected = gradient_of(layer)
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work)
         assert not wrong
         assert figures(loss_scale) == (2.0**10, 1 + THREADS * CALLS, 0)
 
@@ -62,14 +66,7 @@ def test_functions_in_several_threads_grow_the_scale_once():
     step = tf.function(lambda: gradient_of(tf.identity))
     with scaled_by(loss_scale):
         step()
-        threads = [
-            threading.Thread(target=lambda: [step() for _ in range(CALLS)])
-            for _ in range(THREADS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(lambda: [step() for _ in range(CALLS)])
         scale, good, skipped = figures(loss_scale)
     grown = int(np.log2(scale)) - 4
     assert skipped == 0
