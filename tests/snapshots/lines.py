@@ -15,6 +15,7 @@ _PLANNED = "TF_AMP_DEVICE_PROFILE=v100"
 _CPU = "TF_AMP_DEVICE_PROFILE=cpu-avx512-bf16"
 _ALWAYS = f"{_V100} --dtype float16 --opt-level O2"
 _OF_SCRIPTS = (f"audit {_V100}", "explain", "ranges", "report", "verify", "run")
+_ADD = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD"
 _BRIEFLY = "--rounds 1 --step-seconds 0.1 --batches 8"
 COMMANDS = (
     "audit",
@@ -107,7 +108,14 @@ SNAPSHOTS = (
     ),
     Snapshot("convert.json", (f"tf-amp convert model mixed {_ALWAYS} --json",)),
     Snapshot("doctor", (f"{_PLANNED} tf-amp doctor",), runs_products=True),
-    Snapshot("doctor.json", (f"{_PLANNED} tf-amp doctor --json",), runs_products=True),
+    Snapshot(
+        "doctor.json",
+        (
+            f"{_PLANNED} tf-amp doctor --json",
+            "TF_AMP_OPT_LEVEL=O9 tf-amp doctor --json | grep healthy|O9|unset|true",
+        ),
+        runs_products=True,
+    ),
     Snapshot(
         "doctor.learned",
         (
@@ -208,6 +216,11 @@ SNAPSHOTS = (
             "TF_ENABLE_AUTO_MIXED_PRECISION=yes tf-amp run train.py",
             "TF_AMP_DEVICE_PROFILE=v1000 tf-amp run train.py",
             "TF_AMP_DTYPE=float12 tf-amp explain model",
+            "TF_AMP_DEVICE_PROFILE=v1000 tf-amp explain model",
+            f"TF_AMP_RANGES=/nowhere.json tf-amp audit model {_V100}",
+            f"{_ADD}=Rellu tf-amp verify model",
+            f"{_ADD}=Rellu tf-amp ranges model --data data.npz",
+            "TF_AMP_RANGES=/nowhere.json tf-amp convert model mixed",
             "tf-amp explain nowhere",
             "tf-amp explain model --signature predict",
             "tf-amp explain model --bath 256",

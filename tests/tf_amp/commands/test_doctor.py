@@ -1,7 +1,6 @@
 """What the doctor finds, and what it advises."""
 
 import importlib
-import json
 import re
 
 import pytest
@@ -184,20 +183,6 @@ def test_a_bad_setting_and_a_missing_tensorflow_are_findings(tmp_path):
     assert "pip install tensorflow-cpu, or for GPUs: pip install 'tensorflow[and-" in (
         done.out
     )
-
-
-def test_json_has_what_is_found_and_the_verdict():
-    program = """
-import runpy, sys
-sys.argv = ["tf_amp", "doctor", "--json"]
-runpy.run_module("tf_amp", run_name="__main__")
-"""
-    done = run_forked(program, env={"TF_AMP_OPT_LEVEL": "O9"})
-    found = json.loads(done.out)
-    assert done.code == 1 and found["healthy"] is False
-    settings = next(each for each in found["findings"] if each["what"] == "settings")
-    assert settings["fatal"] and "O9" in settings["state"] and settings["remedy"]
-    assert found["findings"][-1]["what"] == "rewrite"
 
 
 def test_nodes_links_and_the_command_that_binds_are_said():
