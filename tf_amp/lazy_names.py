@@ -38,7 +38,7 @@ def lazy_names(
 def _module(name: str, package: str) -> types.ModuleType:
     try:
         return importlib.import_module(name, package)
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] == "tensorflow":
-            importlib.import_module("tf_amp.tensorflow_version").check_tensorflow()
+    except (ImportError, AttributeError):
+        # A TensorFlow that is missing, broken or too old says so first.
+        importlib.import_module("tf_amp.tensorflow_version").check_tensorflow()
         raise
