@@ -160,6 +160,7 @@ def test_a_page_of_fit_has_the_skipped_steps_and_the_last_loss_scale(tmp_path):
         "TF_AMP_DTYPE": "float16",
         "TF_AMP_OPT_LEVEL": "O2",
         "TF_AMP_LOSS_SCALE": f"dynamic:initial={2**24}",
+        "TF_AMP_LOG": "graphs",
     }
     arguments = ("-m", "tf_amp", "report", "train.py", "-o", "page.html")
     done = run_forked_command(arguments, cwd=tmp_path, env=env)
@@ -168,6 +169,8 @@ def test_a_page_of_fit_has_the_skipped_steps_and_the_last_loss_scale(tmp_path):
     card = re.search(r"<b>(\d+)</b><span>steps skipped</span><small>(.*)</small>", html)
     assert card is not None and 0 < int(card[1]) <= 8
     assert f"loss scale {2.0 ** (24 - int(card[1])):g} when the job ended" in card[2]
+    # The folder of TF_AMP_LOG is written as without a page.
+    assert any((tmp_path / "graphs").glob("*.plan.json"))
 
 
 def test_files_that_cannot_be_read_are_named_in_a_line_each(tmp_path, capsys):
