@@ -32,8 +32,7 @@ _KEEPING_ONE = ENTER_OPS | {"Cast", "Identity", "Reciprocal", "Snapshot", "Switc
 # What a state passes on its way to where the scale is taken out of it.
 _PASSING_ON = ENTER_OPS | MERGE_OPS | {"Identity", "Switch"}
 # What shows within the scope whether gradients are finite.
-_QUESTIONS = frozenset({"Equal", "IsFinite"})
-_FLAGS = MERGE_OPS | _QUESTIONS | {"Identity"}
+_FLAGS = MERGE_OPS | {"Equal", "Identity"}
 
 
 class _NotWholeError(AmpError):
@@ -175,7 +174,7 @@ def _gone(graph: _Scaled, kept: Collection[str]) -> set[str]:
 
 
 def _is_flag(node: NodeDef) -> bool:
-    return node.op in _FLAGS and (node.op in _QUESTIONS or _type(node) == DT_BOOL)
+    return node.op in _FLAGS and (node.op == "Equal" or _type(node) == DT_BOOL)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -434,7 +434,7 @@ def _dtype(view: GraphView, text: str) -> int:
 
 
 # What shows whether all gradients are finite reads one of these.
-_SUMS = ("AddN", "Cast", "Identity", "Reshape", "Sum")
+_SUMS = ("AddN", "Cast", "L2Loss")
 # What is a scale, or one divided by it, where what it reads is.
 _SCALES = ("Cast", "Complex", "Identity", "Reciprocal", "Snapshot")
 # TensorFlow puts these in front of names.
@@ -541,7 +541,7 @@ def _rounded(text: str, graph: Graph) -> Iterator[str]:
 
 
 def _is_finite(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
-    """Name the node that looks at the sum of all gradients; "" for none."""
+    """Name the node that looks at the sum of all squares; "" for none."""
     names = {node.name for node in within}
     found = [
         node.name

@@ -48,7 +48,7 @@ from tf_amp.training.gradient_seeds import (
     power_of_two_below,
 )
 from tf_amp.training.program_scaling import is_scaled_by_user, scale_and_note
-from tf_amp.training.scale_update import are_finite
+from tf_amp.training.scale_update import each_is_finite
 from tf_amp.training.scaling import (
     Scaling,
     checked_results,
@@ -239,7 +239,7 @@ def _finish(call: Scaling, gradients: Any) -> Any:
 
     def unscaled_and_noted(scaled: Sequence[Any]) -> list[Any]:
         unscaled = call.unscaled(scaled)
-        loop.finite.append(are_finite(unscaled))
+        loop.finite.append(each_is_finite(unscaled))
         loop.gradients.extend(unscaled)
         return unscaled
 

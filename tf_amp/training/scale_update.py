@@ -1,7 +1,8 @@
 """What a loss scale's state becomes after a call for gradients, finite or not.
 
-Gradients are finite if their sum is, which costs one operation for each. What float32
-cannot hold the sum of, of float64 what float64 cannot, is an overflow too.
+The sum of the gradients' squares is finite only if all of them are, and costs one
+operation for each. It overflows also where they are beyond 10^19: only then is each
+value looked at.
 """
 
 from __future__ import annotations
@@ -67,14 +68,17 @@ class ScaleUpdate:
         with _adjusting if tf.executing_eagerly() else contextlib.nullcontext():
             return [self._apply_anew(finite)]
 
-    def apply_in_function(self, finite: Any, pass_inputs: Watching) -> Any:
-        """Adjust the state within a function; return `finite` once that is done.
+    def apply_in_function(
+        self, sum_is_finite: Any, look: Callable[[], Any], pass_inputs: Watching
+    ) -> Any:
+        """Adjust the state within a function; return whether gradients are finite.
 
         One short branch serves the ordinary step, which only counts. All else is in a
         function of its own: nodes of a branch that is not taken cost time too.
 
         Args:
-          finite: whether the gradients are, bool scalar.
+          sum_is_finite: where True, so is each gradient; bool scalar.
+          look: returns whether each is; made in that function.
           pass_inputs: adds what an overflow leads to, by whether gradients are finite.
         """
         rests = self._rests()
@@ -89,13 +93,17 @@ class ScaleUpdate:
             with tf.control_dependencies([counting] if waits else []):
                 return tf.constant(True)
 
-        def take_care() -> Any:
-            update = private.as_one_operation(lambda: self._apply_anew(finite))
-            passed = pass_inputs(self.but_for_earlier(finite))
-            with tf.control_dependencies([update(), *passed]):
+        def look_and_update() -> Any:
+            finite = look()
+            with tf.control_dependencies([self._apply_anew(finite)]):
                 return tf.identity(finite)
 
-        ordinary = finite if rests is None else finite & rests
+        def take_care() -> Any:
+            finite = private.as_one_operation(look_and_update)()
+            with tf.control_dependencies(pass_inputs(self.but_for_earlier(finite))):
+                return tf.identity(finite)
+
+        ordinary = sum_is_finite if rests is None else sum_is_finite & rests
         return tf.cond(ordinary, take_note, take_care, name=FINITE_BRANCH)
 
     def _rests(self) -> Any:
@@ -211,10 +219,25 @@ def is_scalable(value: Any) -> bool:
 
 def are_finite(gradients: Sequence[Any]) -> Any:
     """Return whether all gradients are finite, bool scalar."""
-    is_wide = any(g.dtype in (tf.float64, tf.complex128) for g in gradients)
-    dtype = tf.float64 if is_wide else tf.float32
-    axes: dict[tuple[int, str], Any] = {}
-    return tf.math.is_finite(tf.add_n([_sum(g, dtype, axes) for g in gradients]))
+    if private.in_xla_context():
+        return each_is_finite(gradients)
+    return tf.cond(
+        sum_is_finite(gradients),
+        lambda: tf.constant(True),
+        lambda: each_is_finite(gradients),
+    )
+
+
+def sum_is_finite(gradients: Sequence[Any]) -> Any:
+    """Return whether the sum of all squares is finite: then each is; bool scalar."""
+    return tf.math.is_finite(tf.add_n([_sum_of_squares(g) for g in gradients]))
+
+
+def each_is_finite(gradients: Sequence[Any]) -> Any:
+    """Return whether all gradients are finite, looking at each value; bool scalar."""
+    return tf.reduce_all(
+        tf.stack([tf.reduce_all(_is_finite(gradient)) for gradient in gradients])
+    )
 
 
 def largest_of(gradients: Sequence[Any]) -> Any:
@@ -267,24 +290,16 @@ def must_select() -> bool:
     return private.is_replica_thread()
 
 
-def _sum(gradient: Any, dtype: Any, axes: dict[tuple[int, str], Any]) -> Any:
-    """Return the sum of a gradient, and of its imaginary part, as a scalar.
+def _is_finite(gradient: Any) -> Any:
+    if not gradient.dtype.is_complex:
+        return tf.math.is_finite(gradient)
+    real, imaginary = tf.math.real(gradient), tf.math.imag(gradient)
+    return tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imaginary))
 
-    Args:
-      gradient: floating or complex.
-      dtype: of the sum.
-      axes: all axes by rank and device, made once.
-    """
-    if gradient.dtype in (tf.float16, tf.bfloat16):
-        gradient = tf.cast(gradient, dtype)
-    rank = gradient.shape.rank
-    if rank is None:
-        total = tf.reduce_sum(gradient)
-    else:
-        key = rank, gradient.device
-        if key not in axes:
-            axes[key] = tf.constant(list(range(rank)), tf.int32, [rank])
-        total = tf.raw_ops.Sum(input=gradient, axis=axes[key])
-    if total.dtype.is_complex:
-        total = tf.math.real(total) + tf.math.imag(total)
-    return tf.cast(total, dtype)
+
+def _sum_of_squares(gradient: Any) -> Any:
+    """Return half of it, float32 scalar."""
+    if gradient.dtype.is_complex:
+        parts = tf.math.real(gradient), tf.math.imag(gradient)
+        return tf.add_n([_sum_of_squares(part) for part in parts])
+    return tf.cast(tf.nn.l2_loss(gradient), tf.float32)

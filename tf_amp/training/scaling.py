@@ -44,9 +44,11 @@ from tf_amp.training.scale_update import (
     ScaleUpdate,
     agreed,
     are_finite,
+    each_is_finite,
     is_scalable,
     largest_of,
     must_select,
+    sum_is_finite,
     symbolic,
 )
 from tf_amp.training.states import state_of
@@ -301,7 +303,9 @@ def _checked_in_one(scaling: Scaling, unscaled: Sequence[Any]) -> list[Any]:
         tf.compat.v1.get_default_graph(), scaling.reading, scaling.state.loss_scale
     )
     with scale_update_scope():
-        finite = scale_update.apply_in_function(are_finite(unscaled), pass_inputs)
+        finite = scale_update.apply_in_function(
+            sum_is_finite(unscaled), lambda: each_is_finite(unscaled), pass_inputs
+        )
     flag = FiniteFlag(scale_update.with_earlier(finite), finite, scale_update)
     return handed_on(flag, unscaled)
 

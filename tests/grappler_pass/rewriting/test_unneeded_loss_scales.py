@@ -21,7 +21,7 @@ X = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
 BAD = X.copy()
 BAD[0, 0] = math.inf
 # What finds out whether gradients are finite, scales them, and skips steps.
-FINDING = ("IsFinite", "Reciprocal", "AssignAddVariableOp", "PyFunc")
+FINDING = ("L2Loss", "IsFinite", "Reciprocal", "AssignAddVariableOp", "PyFunc")
 SCALING = (*FINDING, "Switch", "Merge")
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
