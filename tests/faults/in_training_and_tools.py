@@ -46,10 +46,7 @@ _OF_CALLBACKS = (
         "keras_callbacks/all_reduce.py",
         "exponent = _exponent(values) if self.is_scaled else None",
         "exponent = tf.constant(0.0) if self.is_scaled else None",
-        (
-            f"{_CALLBACKS}/test_all_reduce_error.py::"
-            "test_sums_and_means_are_within_the_bound",
-        ),
+        (f"{_CALLBACKS}/test_all_reduce.py::test_sums_and_means_are_within_the_bound",),
     ),
 )
 _OF_COMPARISONS = (
@@ -172,14 +169,14 @@ _OF_TOOLS = (
         "return median(self.step_seconds[len(self.step_seconds) // 2 :])",
         "late = self.step_seconds[len(self.step_seconds) // 2 :]\n"
         "        return sum(late) / len(late)",
-        (f"{_TOOLS}/bench/test_samples.py",),
+        (f"{_TOOLS}/bench/test_journal.py",),
     ),
     Fault(
         "bench calls faster what is slower in one of its rounds.",
         "tf_amp/tools/bench/record.py",
         "if speed_up.lowest > 1.0:",
         "if speed_up.median > 1.0:",
-        (f"{_TOOLS}/bench/test_summary.py",),
+        (f"{_TOOLS}/bench/test_record.py",),
     ),
     Fault(
         "Of several batches verify judges each tensor by its best.",

@@ -1,12 +1,15 @@
-"""What a command line of `tf-amp bench` stands for, and the runs it plans."""
+"""What is to be measured: jobs, methods and their environments, digests of programs."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+import sys
 
 import pytest
 
 from tests.tf_amp.tools.bench.bench_samples import job_of
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.bench.job import (
     FUNCTION,
@@ -17,6 +20,12 @@ from tf_amp.tools.bench.job import (
     Task,
     batches_from_text,
     batches_of,
+    digest_of_module,
+    digest_of_saved_model,
+    environment_of,
+    methods_from_text,
+    settings_of,
+    settings_of_method,
     target_of,
 )
 
@@ -106,3 +115,192 @@ def test_a_task_survives_the_command_line(tmp_path: pathlib.Path) -> None:
     job = Job(target, "infer", ("float32", "tf-amp:O2"), (None,), 600.0, 3.0)
     task = Task(job, Run("tf-amp:O2", None, 0), str(tmp_path))
     assert Task.from_json(task.to_json()) == task
+
+
+def test_float32_and_its_repetition_are_always_measured_first() -> None:
+    assert methods_from_text("tf-amp:o2, keras") == (
+        "float32",
+        "float32 again",
+        "tf-amp:O2",
+        "keras",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("keras", {}),
+        ("tf-amp", {}),
+        ("tf-amp:O2", {"TF_AMP_OPT_LEVEL": "O2"}),
+        ("tf-amp:TUNE=on", {"TF_AMP_TUNE": "on"}),
+        (
+            "tf-amp:TIE=0.1+DTYPE=float16",
+            {"TF_AMP_TIE": "0.1", "TF_AMP_DTYPE": "float16"},
+        ),
+        (
+            "tf-amp:O3+EXCLUDE=a+b head=1+FUSE=off",
+            {
+                "TF_AMP_OPT_LEVEL": "O3",
+                "TF_AMP_EXCLUDE": "a+b head=1",
+                "TF_AMP_FUSE": "off",
+            },
+        ),
+    ],
+)
+def test_what_stands_behind_tf_amp_are_its_settings(
+    method: str, settings: dict[str, str]
+) -> None:
+    assert methods_from_text(method)[-1] == method
+    assert settings_of_method(method) == settings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("jax", "", "tf-amp:", "tf-amp:O7", "tf-amp:O7+TUNE=off", "keras:O2"),
+        *(
+            "keras:TUNE=off",
+            "tf-amp:CACHE=x",
+            "tf-amp:SPEED=1",
+            "tf-amp:TUNE=",
+            "tf-amp:TUNE=off+O2",
+        ),
+    ],
+)
+def test_an_unknown_method_is_named_with_those_allowed(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        methods_from_text(text)
+    said = str(refused.value)
+    assert "--methods: received " in said and "\n" not in said
+    assert "allowed are" in said
+
+
+def test_an_unknown_value_is_named_with_those_allowed() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'tf-amp:TUNE=x'; TF_AMP_TUNE: received 'x'"
+    ):
+        methods_from_text("tf-amp:TUNE=x")
+
+
+USERS = {
+    "HOME": "/home",
+    "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
+    "TF_AMP_EXCLUDE": "head/",
+    "TF_AMP_CACHE": "own",
+}
+
+
+def variables(method: str, *, is_warm: bool = False) -> dict[str, str]:
+    job = dataclasses.replace(job_of(), is_warm=is_warm, settings=settings_of(USERS))
+    return environment_of(job, Run(method, 8, 0), USERS, "fresh")
+
+
+def test_only_tf_amp_gets_settings_of_tf_amp() -> None:
+    for method in ("float32", "float32 again", "keras", "tensorflow"):
+        assert variables(method) == {
+            "HOME": "/home",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TF_AMP_BENCH_BATCH": "8",
+            "TF_AMP_CACHE": "fresh",
+        }
+    for method in ("tf-amp", "tf-amp:O2", "tf-amp:TUNE=off"):
+        assert variables(method)["TF_AMP_EXCLUDE"] == "head/"
+
+
+def test_the_database_of_costs_is_the_users_only_if_warm() -> None:
+    assert variables("tf-amp")["TF_AMP_CACHE"] == "fresh"
+    assert variables("tf-amp", is_warm=True)["TF_AMP_CACHE"] == "own"
+
+
+def test_the_variable_of_the_batch_size_is_no_unknown_setting() -> None:
+    assert AmpConfig.from_env(variables("tf-amp")).exclude == ("head/",)
+
+
+RAISING = "raise AssertionError('imported')\n"
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Return the folder that one is in, with a package, a module and a SavedModel."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_package" / "bare").mkdir(parents=True)
+    for name in ("__init__", "models", "other", "bare/deep"):
+        (tmp_path / "own_package" / f"{name}.py").write_text(RAISING)
+    (tmp_path / "own_module.py").write_text(RAISING)
+    for name in ("variables", "assets"):
+        (tmp_path / "model" / name).mkdir(parents=True)
+        (tmp_path / "model" / name / "data").write_text("one")
+    (tmp_path / "model" / "saved_model.pb").write_text("one")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "edited"),
+    [
+        ("own_module:make", "own_module.py"),
+        ("own_package:make", "own_package/__init__.py"),
+        ("own_package.models:make", "own_package/models.py"),
+        ("own_package.models:make", "own_package/__init__.py"),
+        ("own_package.bare.deep:make", "own_package/bare/deep.py"),
+        ("model", "model/saved_model.pb"),
+        ("model", "model/variables/data"),
+        ("model", "model/assets/data"),
+        ("own_module.py", "own_module.py"),
+    ],
+)
+def test_an_edited_program_is_another_job(
+    folder: pathlib.Path, target: str, edited: str
+) -> None:
+    before = target_of(target, (), None)
+    assert before.digest and target_of(target, (), None) == before
+    with (folder / edited).open("a") as file:
+        file.write("# edited\n")
+    assert target_of(target, (), None) != before
+    assert not {"own_module", "own_package"} & set(sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("target", "edited"),
+    [
+        ("own_package.models:make", "own_package/other.py"),
+        # Where results may be kept beside what was measured.
+        ("model", "model/kept.json"),
+    ],
+)
+def test_files_that_are_not_run_are_not_looked_at(
+    folder: pathlib.Path, target: str, edited: str
+) -> None:
+    before = target_of(target, (), None)
+    (folder / edited).write_text("edited")
+    assert target_of(target, (), None) == before
+
+
+def test_a_renamed_file_of_variables_is_another_model(folder: pathlib.Path) -> None:
+    before = digest_of_saved_model(folder / "model")
+    data = folder / "model" / "variables" / "data"
+    data.rename(data.with_name("other"))
+    assert digest_of_saved_model(folder / "model") != before
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no_such_package.models", "sys"])
+def test_a_module_without_a_file_is_left_to_the_worker(name: str) -> None:
+    assert digest_of_module(name) == ""
+
+
+def test_the_module_is_that_of_the_present_folder(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (inner / "own_module.py").write_text("pass")
+    monkeypatch.syspath_prepend(str(folder))
+    outer = digest_of_module("own_module")
+    monkeypatch.chdir(inner)
+    assert digest_of_module("own_module") != outer
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: pathlib.Path) -> None:
+    (folder / "model" / "saved_model.pb").unlink()
+    (folder / "model" / "saved_model.pb").symlink_to("/proc/self/mem")
+    with pytest.raises(ConfigError, match=r"saved_model.pb cannot be read: "):
+        target_of("model", (), None)

@@ -1,4 +1,4 @@
-"""What is kept, and from what a measurement goes on."""
+"""What is kept of a measurement, what it comes to, and how that is shown."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ import re
 
 import pytest
 
+from tests.processes import run
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.errors import ConfigError
+from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Target
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import runs_left
-from tf_amp.tools.bench.record import Record, continued
+from tf_amp.tools.bench.record import (
+    Record,
+    Row,
+    continued,
+    largest_error,
+    revision_of,
+    speed_up_of,
+    summarized,
+)
+from tf_amp.tools.bench.rendering import cells, page_of, png_of, print_record, remarks
 
 FRESH = record_of(job_of())
 MEASURED = record_of(
@@ -156,3 +167,247 @@ def test_a_file_nested_without_end_is_refused(path: pathlib.Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(ConfigError, match="cannot be read"):
         continued(FRESH, path)
+
+
+FLOAT32 = samples_of("float32", [0.100, 0.100, 0.100])
+AGAIN = samples_of("float32 again", [0.105, 0.100, 0.100])
+
+
+def row_of(samples: list[Sample], again: list[Sample] = AGAIN) -> Row:
+    job = job_of(samples[0].method)
+    return summarized(job, [*FLOAT32, *again, *samples])[-1]
+
+
+def test_a_speed_up_is_of_medians_with_the_spread_of_the_rounds() -> None:
+    found = speed_up_of({0: 2.0, 1: 4.0, 2: 5.0}, {0: 4.0, 1: 4.0, 3: 8.0})
+    assert found is not None
+    assert (found.median, found.lowest, found.highest) == (1.0, 1.0, 2.0)
+    assert speed_up_of({0: 1.0}, {1: 1.0}) is None
+
+
+def test_an_error_is_relative_and_the_largest_of_the_rounds() -> None:
+    reference = {0: (3.0, 4.0), 1: (3.0, 4.0), 2: (0.0,)}
+    assert largest_error({0: (3.0, 4.0), 1: (3.0, 4.5)}, reference) == 0.1
+    assert largest_error({2: (0.0,)}, reference) == 0.0
+    assert largest_error({0: (3.0,)}, reference) is None
+    assert largest_error({0: ()}, {0: ()}) is None
+    error = largest_error({0: (3.0, math.nan)}, reference)
+    assert error is not None and math.isnan(error)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"),
+    [
+        ([0.050, 0.050, 0.050], "faster"),
+        ([0.098, 0.096, 0.097], "within noise"),
+        ([0.104, 0.104, 0.104], "within noise"),
+        ([0.110, 0.110, 0.110], "slower"),
+        ([0.110, 0.200, 0.099], "within noise"),
+        ([0.050, 0.050, 0.150], "within noise"),
+        ([0.050, 0.050], "too few rounds"),
+    ],
+)
+def test_a_difference_counts_beyond_every_round_of_the_noise(
+    seconds: list[float], verdict: str
+) -> None:
+    assert row_of(samples_of("keras", seconds, low=1)).verdict == verdict
+
+
+def test_without_float32_nothing_is_compared() -> None:
+    (row,) = summarized(job_of("keras"), samples_of("keras", [0.1]))
+    assert row.speed_up is None and row.error is None and row.verdict == ""
+    assert row.items_per_second == pytest.approx(80.0)
+
+
+def test_the_repetition_shows_the_noise() -> None:
+    row = summarized(job_of(), [*FLOAT32, *AGAIN])[-1]
+    assert cells(row)[4:6] == ("1.00 (0.95-1.00)", "noise 5%")
+
+
+@pytest.mark.parametrize(("low", "is_no_op"), [(0, True), (3, False), (None, False)])
+def test_a_method_that_ran_nothing_in_16_bits_is_a_no_op(
+    low: int | None, is_no_op: bool
+) -> None:
+    samples = samples_of("tensorflow", [0.1], low=low)
+    assert row_of(samples).is_no_op is is_no_op
+    (first, *others) = samples
+    warned = [dataclasses.replace(first, warning="graph 'g' stays float32: why")]
+    said = remarks(record_of(job_of("tensorflow"), FLOAT32, AGAIN, warned + others))
+    assert "tensorflow, batch 8: graph 'g' stays float32: why" in said
+    assert any("tensorflow, batch 8: a no-op" in each for each in said) is is_no_op
+    assert ("no-op" in cells(row_of(samples))[-1]) is is_no_op
+
+
+def test_what_the_table_cannot_show_is_remarked() -> None:
+    failed = Sample("keras", 8, 0, failure="exit status 1: no memory")
+    mixed = samples_of("float32", [0.1], low=4)
+    drawn = samples_of("float32 again", [0.1], values=(1.0, 2.1))
+    broken = samples_of("tensorflow", [0.1], values=(1.0, math.nan), low=1)
+    job = job_of("keras", "tensorflow")
+    said = "\n".join(remarks(record_of(job, mixed, drawn, broken, [failed])))
+    assert "keras, batch 8: failed, exit status 1: no memory." in said
+    assert "float32, batch 8: executed 4 16-bit operations" in said
+    assert "float32 again, batch 8: results are off by 4.5e-02" in said
+    assert "tensorflow, batch 8: results are not finite." in said
+
+
+def test_a_failed_method_has_a_row() -> None:
+    failed = Sample("keras", 8, 0, failure="exit status 1: no memory")
+    assert cells(row_of([failed]))[:4] == ("8", "keras", "failed", "-")
+
+
+def test_a_script_with_its_own_batch_size_has_no_items_per_second() -> None:
+    samples = samples_of("float32", [0.1], batch=None)
+    (row,) = summarized(job_of(batches=(None,)), samples)
+    assert row.items_per_second is None and cells(row)[0] == "-"
+
+
+def test_steps_before_a_failure_count_and_a_process_without_any_is_told_first() -> None:
+    late, early = samples_of("keras", [0.05, 0.05], low=1)
+    late = dataclasses.replace(late, failure="after the steps that count: late")
+    early = dataclasses.replace(early, step_seconds=(), failure="early")
+    row = row_of([late])
+    assert (row.rounds, row.step_seconds) == (1, 0.05)
+    assert row.failure == "after the steps that count: late"
+    assert "too few rounds, failed" in cells(row)
+    assert row_of([late, early]).failure == "early"
+
+
+AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
+
+
+def git(folder: pathlib.Path, *arguments: str) -> str:
+    return "\n".join(run(["git", "-C", str(folder), *AUTHOR, *arguments]).lines())
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name in ("code.py", "kept/results.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("one")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_a_revision_has_a_plus_where_files_differ(folder: pathlib.Path) -> None:
+    revision = git(folder, "rev-parse", "--short=12", "HEAD")
+    assert revision_of(folder) == revision_of(folder / "kept") == revision
+    (folder / "code.py").write_text("two")
+    assert revision_of(folder) == revision_of(folder / "kept") == f"{revision}+"
+
+
+def test_files_that_may_differ_are_left_out(folder: pathlib.Path) -> None:
+    revision = revision_of(folder)
+    (folder / "kept" / "results.json").write_text("two")
+    assert revision_of(folder, ("kept",)) == revision
+    assert revision_of(folder) == f"{revision}+"
+    (folder / "code.py").write_text("two")
+    assert revision_of(folder, ("kept",)) == f"{revision}+"
+
+
+def test_a_folder_outside_of_repositories_has_no_revision(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert revision_of(tmp_path) == revision_of(tmp_path / "none") == ""
+
+
+MODULE = Target(FUNCTION, "module:function")
+RECORD = record_of(
+    job_of("keras", "tf-amp", batches=(8, 32)),
+    samples_of("float32", [0.10, 0.10, 0.10]),
+    samples_of("float32 again", [0.10, 0.11, 0.10]),
+    samples_of("keras", [0.05, 0.05, 0.05], low=3),
+    [Sample("tf-amp", 8, 0, failure="<b>no memory</b>")],
+    samples_of("float32", [0.30], batch=32),
+)
+
+
+def test_the_table_has_a_line_for_each_method(capsys) -> None:
+    print_record(RECORD)
+    printed = capsys.readouterr().out
+    lines = [line.split() for line in printed.splitlines()]
+    assert lines[0] == ["module:function,", "train"]
+    assert (
+        "8 keras 50 160 2.00 (2.00-2.00) faster 5.0 3 0.0e+00 3 of 9".split() in lines
+    )
+    assert ["8", "tf-amp", "failed", *"-------"] in lines
+    assert "32 float32 300 106.7 - - 5.0 3 - 0 of 9".split() in lines
+    assert "timed: calls of the step; medians of 3 rounds." in printed
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (80, "16-bit ops, peak MiB, first step s"),
+        (100, "16-bit ops, peak MiB"),
+        (200, ""),
+    ],
+)
+def test_a_terminal_shows_whole_names_of_methods(
+    width: int, left_out: str, monkeypatch, capsys
+) -> None:
+    method = "tf-amp:O2+TUNE=off"
+    record = record_of(
+        job_of(method), RECORD.samples[:3], samples_of(method, [0.05, 0.06, 0.05])
+    )
+    for name, value in (("COLUMNS", width), ("FORCE_COLOR", 1), ("TERM", "xterm")):
+        monkeypatch.setenv(name, str(value))
+    print_record(record)
+    printed = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert f" {method} " in printed and "…" not in printed
+    assert "speed-up (rounds)" in printed and "verdict" in printed
+    (said,) = re.findall("^Not shown: (.*); a wider", printed, re.M) or [""]
+    assert said == left_out
+
+
+def noisy_record(*seconds: float, target: Target = MODULE) -> Record:
+    job = dataclasses.replace(job_of(), target=target)
+    again = samples_of("float32 again", seconds)
+    return record_of(job, samples_of("float32", [0.1] * len(seconds)), again)
+
+
+def last_line(record: Record, capsys: pytest.CaptureFixture[str]) -> str:
+    print_record(record)
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_where_the_noise_is_large_the_last_line_says_what_to_do_next(capsys) -> None:
+    record = noisy_record(0.1, 0.52, 0.1)
+    assert last_line(record, capsys) == (
+        "The noise is up to 420% and hides smaller differences; next: longer "
+        "--step-seconds or larger batches, on a machine that does nothing else."
+    )
+    assert "The noise is up to 420%" in page_of(record)
+    script = noisy_record(0.1, 0.52, target=Target(SCRIPT, "/train.py"))
+    assert last_line(script, capsys) == (
+        "The noise is up to 420% and hides smaller differences; next: more steps in "
+        "the script, larger batches or --rounds 3, on a machine that does nothing else."
+    )
+
+
+def test_where_the_noise_is_small_nothing_is_advised(capsys) -> None:
+    assert last_line(noisy_record(0.1, 0.12), capsys) == "today"
+    alone = record_of(job_of(), samples_of("float32", [0.1]))
+    assert last_line(alone, capsys) == "today"
+
+
+def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
+    page = page_of(RECORD)
+    assert "&lt;b&gt;no memory" in page and "<b>no memory" not in page
+    assert "2.00 (2.00-2.00)" in page and '"name": "float32 again"' in page
+    assert "<script src=" not in page and '<link rel="stylesheet"' not in page
+
+
+def test_names_and_failures_are_text_on_the_page() -> None:
+    image, end = "<img src=x onerror=alert(1)>", "</script><script>alert(1)//"
+    job = dataclasses.replace(job_of("keras"), target=Target(SCRIPT, f"/{image}.py"))
+    failed = [Sample("keras", 8, 0, failure=text) for text in (image, end)]
+    page = page_of(record_of(job, samples_of("float32", [0.1]), failed))
+    assert image not in page and end not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_the_chart_is_a_png() -> None:
+    assert png_of(RECORD).startswith(b"\x89PNG")
