@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import tensorflow as tf
@@ -26,106 +26,84 @@ from keras_callbacks.step_functions import (
     wrapping,
 )
 from keras_callbacks.summaries import STEPS_AT_ONCE
+from tf_amp.compare.alternation import FEWEST_PAIRS, Verdict, in_turn
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
 
-_FEWEST_PAIRS = 3
 # The first call traces and plans, the second may still fill caches.
 _WARM_UPS = 2
 _MILLI = 1e3
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Seconds of neighboring steps in both precisions.
+class Comparison(Verdict):
+    """Seconds of neighboring steps in float32 and in mixed precision."""
 
-    Attributes:
-      pairs: seconds in float32 and in mixed precision.
-    """
-
-    pairs: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def float32_seconds(self) -> float:
-        """Median seconds of a step in float32."""
-        return statistics.median(float32 for float32, _ in self.pairs)
-
-    @property
-    def mixed_seconds(self) -> float:
-        """Median seconds of a step in mixed precision."""
-        return statistics.median(mixed for _, mixed in self.pairs)
+    __slots__ = ()
 
     @property
     def speedup(self) -> float:
         """How many times as fast the median step is in mixed precision."""
-        return self.float32_seconds / self.mixed_seconds
+        return self.seconds_before / self.seconds_after
 
     def __str__(self) -> str:
         """Return both medians, their ratio, and how far single pairs spread."""
-        if len(self.pairs) < _FEWEST_PAIRS:
+        if len(self.pairs) < FEWEST_PAIRS:
             return f"too few steps to compare ({len(self.pairs)} pairs)"
         ratios = [float32 / mixed for float32, mixed in self.pairs]
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return (
-            f"{self.float32_seconds * _MILLI:.3g} -> {self.mixed_seconds * _MILLI:.3g} "
+            f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
             f"ms per step ({self.speedup:.2f}x; {len(self.pairs)} pairs of steps, half "
             f"of them {low:.2f}x to {high:.2f}x)"
         )
 
 
 class Alternation:
-    """Calls two step functions by turns until enough pairs are timed."""
+    """Calls two step functions alternately until enough pairs are timed.
+
+    Attributes:
+      comparison: what has been measured so far.
+      is_done: whether all pairs are timed; the mixed function is called then.
+    """
 
     def __init__(
         self, float32: StepFunction, mixed: StepFunction, pairs: int, steps: int = 1
     ) -> None:
-        """Take both functions; the mixed one is called when all pairs are timed.
-
-        One call of a function takes so many steps.
-        """
-        self._functions = {"float32": float32, "mixed": mixed}
-        self._wanted = pairs
-        self._steps = steps
-        self._turns = _turns(pairs)
-        self._took: dict[str, float] = {}
-        self._pairs: list[tuple[float, float]] = []
-
-    @property
-    def comparison(self) -> Comparison:
-        """What has been measured so far."""
-        return Comparison(tuple(self._pairs))
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all pairs are timed."""
-        return len(self._pairs) >= self._wanted
+        """Take both functions; one call of a function takes so many steps."""
+        self._float32, self._mixed = float32, mixed
+        self._pairs, self._steps = pairs, steps
+        self.comparison, self.is_done = Comparison(()), False
+        self._turns = self._in_turn()
+        self._next = next(self._turns)
 
     def step_function(self) -> StepFunction:
         """Return the function to train with."""
 
-        def call_by_turns(*args: Any) -> Any:
-            name, is_timed = next(self._turns, ("mixed", False))
+        def call_alternately(*args: Any) -> Any:
+            if self.is_done:
+                return self._mixed(*args)
             begin = time.perf_counter()
-            result = self._functions[name](*args)
-            if is_timed:
-                _wait_for(result)
-                self._took[name] = (time.perf_counter() - begin) / self._steps
-            if len(self._took) == len(self._functions):
-                self._pairs.append((self._took["float32"], self._took["mixed"]))
-                self._took = {}
+            result = self._next(*args)
+            _wait_for(result)
+            seconds = (time.perf_counter() - begin) / self._steps
+            self._next = self._turns.send(seconds)
             return result
 
-        return wrapping(call_by_turns, self._functions["mixed"])
+        return wrapping(call_alternately, self._mixed)
 
+    def _in_turn(self) -> Generator[StepFunction, float, None]:
+        """Yield what is called next, and receive the seconds of a step in it."""
+        for function in (self._mixed, self._float32):
+            for _ in range(_WARM_UPS):
+                yield function
+        yield from in_turn(self._float32, self._mixed, self._has_enough)
+        self.is_done = True
+        yield self._mixed
 
-def _turns(pairs: int) -> Iterator[tuple[str, bool]]:
-    """Yield which function is to be called, and whether that is timed."""
-    for name in ("mixed", "float32"):
-        yield from [(name, False)] * _WARM_UPS
-    for pair in range(pairs):
-        order = ("mixed", "float32") if pair % 2 else ("float32", "mixed")
-        yield from ((name, True) for name in order)
+    def _has_enough(self, verdict: Verdict) -> bool:
+        self.comparison = Comparison(verdict.pairs)
+        return len(verdict.pairs) >= self._pairs
 
 
 def _wait_for(result: Any) -> None:
