@@ -134,11 +134,14 @@ def caption(folder: pathlib.Path = RAW) -> str:
     families = [each for each in map(family_of, NAMES) if is_complete(each, folder)]
     rows = [row for family in families for row in rows_of(family, folder=folder)]
     worse = {method.title: _worse(rows, method) for method in METHODS[1:]}
-    found = [f"{title}, in {names}" for title, names in worse.items() if names != _NONE]
+    found = [f"{title} ({names})" for title, names in worse.items() if names != _NONE]
+    count, link = len(families), "(docs/evidence.md)"
+    what = f"[{count} small models]{link}"
+    if count < len(NAMES):
+        what = f"[small models]{link}, {count} of {len(NAMES)} kinds so far"
     text = (
-        f"Quality of [small models](docs/evidence.md), {len(families)} of {len(NAMES)} "
-        f"kinds so far, {len(SEEDS)} seeds each. Worse than float32 at p < {LEVEL}, "
-        f"corrected for {COMPARISONS} comparisons: "
+        f"Quality of {what}, {len(SEEDS)} seeds each. Worse than float32 (p < {LEVEL}, "
+        f"corrected for {COMPARISONS} comparisons): "
         f"{'; '.join(found) or f'none of {len(worse)} methods'}."
     )
     if not families:

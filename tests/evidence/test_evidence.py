@@ -145,7 +145,7 @@ def test_no_family_is_shown_before_all_methods_have_all_seeds(
     assert is_complete(family_of("wide_deep"))
     said = " ".join(page.caption().split())
     assert "1 of 6 kinds so far, 8 seeds each" in said
-    assert "comparisons: Keras' policy, bfloat16, in wide & deep." in said
+    assert "comparisons): Keras' policy, bfloat16 (wide & deep)." in said
     del kept["float16", 7]
     assert not is_complete(family_of("wide_deep"))
     assert "no kind has all of its runs" in " ".join(page.caption().split())
