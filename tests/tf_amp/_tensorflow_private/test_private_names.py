@@ -25,8 +25,8 @@ from tf_amp._tensorflow_private import (
     workers,
 )
 
-# Of a MirroredStrategy that is asked for 16 bits, not of `enable`.
-ELSEWHERE = {workers.KERAS_ALL_REDUCE}
+# Of a MirroredStrategy that is asked for 16 bits, and of callbacks; not of `enable`.
+ELSEWHERE = {workers.KERAS_ALL_REDUCE, *tracing.CALLBACK_LISTS}
 
 
 def hooks_in(modules: tuple[str, ...]) -> list[private.Hook]:
