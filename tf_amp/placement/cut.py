@@ -22,6 +22,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.costs import CostModel
 from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.eligibility.regions import connected
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.type_slots import (
@@ -120,7 +121,7 @@ def place_graph(
     What the caller relies on stays where it is, and all does unless `margin`, a share
     of the step, is gained.
     """
-    view = GraphView.from_graph_def(graph_def, item)
+    view = GraphView.from_graph_def(graph_def, item, _home(site))
     division = _Division(view, site)
     pricer = Pricer(
         view,
@@ -164,9 +165,14 @@ def place_graph(
 
 def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> frozenset[str]:
     """Name the nodes that stay where they are, whatever it costs."""
-    view = GraphView.from_graph_def(graph_def, item)
+    view = GraphView.from_graph_def(graph_def, item, _home(site))
     sides = _Division(view, site).sides
     return frozenset(n.name for n in view.nodes if sides[n.index] < 0)
+
+
+def _home(site: Site) -> Home:
+    """Return where a node without a device runs."""
+    return Home(site.home.partition(":")[0])
 
 
 class _Division:
