@@ -248,7 +248,7 @@ def audit_graph(
     is_compiled: bool = False,
 ) -> Audit:
     """Plan a graph that is placed on a target and look for what holds it back."""
-    draft = _planned(
+    draft = planned(
         graph_def, item, target, shapes=shapes, name=name, is_compiled=is_compiled
     )
     return _audit_of(name, target, (DraftPart("", 1.0, draft),))
@@ -276,7 +276,7 @@ def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
     )
 
 
-def _planned(
+def planned(
     graph_def: GraphDef,
     item: Item,
     target: Target,
@@ -331,7 +331,7 @@ def _traced_part(
     """Return the draft of a graph that XLA does not compile."""
     optimized = target.optimized(graph_def, kept)
     config = explanation.config_for(optimized)
-    draft = _planned(
+    draft = planned(
         optimized,
         explanation.item_of(optimized, kept, config),
         target,
