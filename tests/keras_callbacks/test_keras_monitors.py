@@ -238,9 +238,10 @@ def test_numbers_go_to_a_folder_beside_those_of_tensorboard(kit, tmp_path):
     assert {"loss_scale", "skipped_steps", "good_steps", "step_ms_median"} < {*written}
     assert any(tag.startswith("gradient_underflow/") for tag in written)
     ((epoch, plan),) = written["plan/train/training step of `fit`"]
-    assert (
-        epoch == 0 and b"float type attributes to float16" in plan.tensor.string_val[0]
-    )
+    text = plan.tensor.string_val[0]
+    assert epoch == 0 and b"float type attributes to float16" in text
+    # Markdown takes what is indented by four blanks for text.
+    assert all(line.startswith(b"    ") for line in text.splitlines() if line)
 
 
 def written_to_tensorboard(folder):
