@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import tf_amp
 from tf_amp import LossScale, loss_scale_state
 from tf_amp import _tensorflow_private as private
 from tf_amp.runtime import model_scopes
@@ -58,3 +59,17 @@ def are_equal(before: list[np.ndarray], after: list[np.ndarray]) -> bool:
     """Return whether all values are the same, bit by bit."""
     assert len(before) == len(after)
     return all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+
+
+def clipped(x: Any) -> Any:
+    """Return x, whose gradient is cut to 1 in true units."""
+
+    @tf.custom_gradient
+    def of(x: Any) -> Any:
+        @tf_amp.in_true_units
+        def slope(upstream: Any) -> Any:
+            return tf.clip_by_value(upstream, -1.0, 1.0)
+
+        return tf.identity(x), slope
+
+    return of(x)

@@ -20,7 +20,8 @@ def _is_enabled() -> Iterator[None]:
     assert gc.isenabled()
 
 
-def test_the_last_thread_to_leave_has_garbage_collected_again() -> None:
+def _pausing() -> tuple[threading.Thread, threading.Event, threading.Event]:
+    """Return a thread that pauses, when it has begun to, and what lets it end."""
     entered, leave = threading.Event(), threading.Event()
 
     def pause() -> None:
@@ -28,7 +29,11 @@ def test_the_last_thread_to_leave_has_garbage_collected_again() -> None:
             entered.set()
             leave.wait(10.0)
 
-    thread = threading.Thread(target=pause)
+    return threading.Thread(target=pause), entered, leave
+
+
+def test_the_last_thread_to_leave_has_garbage_collected_again() -> None:
+    thread, entered, leave = _pausing()
     with collection_paused():
         thread.start()
         entered.wait(10.0)
@@ -64,14 +69,7 @@ def test_kernels_are_run_with_the_collector_on() -> None:
 
 
 def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    def pause() -> None:
-        with collection_paused():
-            entered.set()
-            leave.wait(10.0)
-
-    thread = threading.Thread(target=pause)
+    thread, entered, leave = _pausing()
     thread.start()
     entered.wait(10.0)
     child = os.fork()

@@ -50,10 +50,9 @@ def main(options: argparse.Namespace) -> int:
     target = target_device.target_of(options.device_profile, options.dtype)
 
     def look(graph_def: Any, item: Item, settings: Settings, **known: Any) -> Audit:
-        is_compiled = settings.fuses
-        return auditing.audit_graph(
-            target.placed(graph_def), item, target, is_compiled=is_compiled, **known
-        )
+        placed, is_compiled = target.placed(graph_def), settings.fuses
+        draft = auditing.planned(placed, item, target, is_compiled=is_compiled, **known)
+        return auditing.audit_draft(draft, target)
 
     def show(audits: tuple[Audit, ...], stream: TextIO) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)

@@ -238,20 +238,9 @@ def audit_saved_model(
     )
 
 
-def audit_graph(
-    graph_def: GraphDef,
-    item: Item,
-    target: Target,
-    *,
-    shapes: Callable[[], Shapes],
-    name: str,
-    is_compiled: bool = False,
-) -> Audit:
-    """Plan a graph that is placed on a target and look for what holds it back."""
-    draft = planned(
-        graph_def, item, target, shapes=shapes, name=name, is_compiled=is_compiled
-    )
-    return _audit_of(name, target, (DraftPart("", 1.0, draft),))
+def audit_draft(draft: Draft, target: Target) -> Audit:
+    """Look for what holds a graph back that was `planned` for a target."""
+    return _audit_of(draft.name, target, (DraftPart("", 1.0, draft),))
 
 
 def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:

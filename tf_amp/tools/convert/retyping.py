@@ -115,9 +115,7 @@ def _bodies(graph_def: GraphDef) -> dict[str, Graph]:
 
 def _put_back(bodies: Mapping[str, Graph], graph_def: GraphDef) -> None:
     library = conversion.library_of(graph_def)
-    nodes = bodies[MAIN].to_graph_def().node
-    del graph_def.node[:]
-    graph_def.node.extend(nodes)
+    _write_nodes(bodies[MAIN], graph_def)
     for function in graph_def.library.function:
         if function.signature.name not in bodies:
             continue
@@ -125,6 +123,13 @@ def _put_back(bodies: Mapping[str, Graph], graph_def: GraphDef) -> None:
         called = {node.op for node in body.node}.intersection(library)
         body.library.function.extend(library[name] for name in called)
         function.CopyFrom(conversion.function_from_graph(body, function))
+
+
+def _write_nodes(graph: Graph, into: GraphDef) -> None:
+    """Let a GraphDef have the nodes that its graph has become."""
+    nodes = graph.to_graph_def().node
+    del into.node[:]
+    into.node.extend(nodes)
 
 
 def _retype_variables(
@@ -231,17 +236,25 @@ def _cast_reference(graph: Graph, variable: str, low_dtype: int) -> None:
             _save_low(graph, reader, low_dtype)
         elif reader.node.op not in ASSIGNMENTS or reader.input:
             others.append(reader)
-    if others:
-        graph.replace(others, _add_cast(graph, variable, low_dtype, FLOAT32))
+    _cast_up_for(graph, others, variable, low_dtype)
 
 
 def _cast_up(graph: Graph, name: str, low_dtype: int) -> None:
-    """Give all readers of a node's value float32 again."""
-    if readers := graph.readers(name):
-        cast = _add_cast(graph, name, low_dtype, FLOAT32)
-        if SHAPES in graph.nodes[name].attr:
-            graph.nodes[cast].attr[SHAPES].CopyFrom(graph.nodes[name].attr[SHAPES])
-        graph.replace(readers, cast)
+    """Give all readers of a node's value float32 again, of the same shape."""
+    cast = _cast_up_for(graph, graph.readers(name), name, low_dtype)
+    if cast and SHAPES in graph.nodes[name].attr:
+        graph.nodes[cast].attr[SHAPES].CopyFrom(graph.nodes[name].attr[SHAPES])
+
+
+def _cast_up_for(
+    graph: Graph, readers: Sequence[Reader], tensor: str, low_dtype: int
+) -> str:
+    """Give some readers of a tensor float32 by one cast; return its name, if any."""
+    if not readers:
+        return ""
+    cast = _add_cast(graph, tensor, low_dtype, FLOAT32)
+    graph.replace(readers, cast)
+    return cast
 
 
 def _add_cast(graph: Graph, tensor: str, source: int, target: int) -> str:
@@ -274,9 +287,7 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
     low.retype_calls(_retype_wrappers(meta_graph, low_dtype))
     low.add_casts()
     changed = tuple(_retype_infos(meta_graph, low))
-    nodes = low.graph.to_graph_def().node
-    del meta_graph.graph_def.node[:]
-    meta_graph.graph_def.node.extend(nodes)
+    _write_nodes(low.graph, meta_graph.graph_def)
     return changed
 
 
@@ -313,9 +324,7 @@ class _Low:
         for tensor in sorted(self.tensors):
             readers = self.graph.readers(tensor)
             others = [r for r in readers if (r.node.name, r.input) not in taking]
-            if others:
-                cast = _add_cast(self.graph, tensor, self.dtype, FLOAT32)
-                self.graph.replace(others, cast)
+            _cast_up_for(self.graph, others, tensor, self.dtype)
         for name, position in self._taking:
             tensor = self.graph.nodes[name].input[position]
             self.graph.read(name, position, self.low(tensor))

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_amp
-from tests.scaling import figures, scaled_by
+from tests.scaling import clipped, figures, scaled_by
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
 
 v1 = tf.compat.v1
@@ -216,18 +215,6 @@ def test_two_losses_have_two_scales():
     np.testing.assert_array_equal(second, np.ones_like(X))
     np.testing.assert_allclose(first, np.repeat(X.sum(0)[:, None], 3, 1) / 6, rtol=1e-6)
     assert figures(loss_scale) == (2.0**40, 1, 0)
-
-
-def clipped(x):
-    @tf.custom_gradient
-    def clipped_anew(x):
-        @tf_amp.in_true_units
-        def slope(upstream):
-            return tf.clip_by_value(upstream, -1.0, 1.0)
-
-        return tf.identity(x), slope
-
-    return clipped_anew(x)
 
 
 @pytest.mark.parametrize("layer", [clipped, tf.function(clipped)])

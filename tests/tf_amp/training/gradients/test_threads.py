@@ -6,26 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_amp
-from tests.scaling import figures, scaled_by
+from tests.scaling import clipped, figures, scaled_by
 from tf_amp import DynamicLossScale
 
 THREADS, CALLS = 3, 50
 X = tf.constant([0.5, -3.0, 2.0, 0.25])
-
-
-def clipped(x):
-    """Return x, whose gradient is cut to 1 in true units."""
-
-    @tf.custom_gradient
-    def of(x):
-        @tf_amp.in_true_units
-        def slope(upstream):
-            return tf.clip_by_value(upstream, -1.0, 1.0)
-
-        return tf.identity(x), slope
-
-    return of(x)
 
 
 def in_threads(work):
