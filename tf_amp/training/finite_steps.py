@@ -86,7 +86,9 @@ def finite_step(
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
-        return finite_flags.is_to_be_taken(parts, states, optimizer)
+        # An overflow of another training is no news of this one.
+        own = [state for state in states if _may_have_trained(state, weights)]
+        return finite_flags.is_to_be_taken(parts, own, optimizer)
     found = finite_flags.ancestry_of(parts)
     update_as_one_step(found.flags)
     flags, are_all = flags_of_calls(found, states)
@@ -175,8 +177,13 @@ def _is_concerned(state: Any, weights: Handles) -> bool:
         return True
     is_of_strategy = state.strategy is tf.distribute.get_strategy()
     is_in_reach = is_of_strategy or tf.distribute.has_strategy()
+    return is_in_reach and _may_have_trained(state, weights)
+
+
+def _may_have_trained(state: Any, weights: Handles) -> bool:
+    """Return whether gradients of some weights may have been scaled by a state."""
     is_known = bool(weights and state.weights)
-    return is_in_reach and (not is_known or state.has_trained(weights))
+    return not is_known or state is latest_state() or state.has_trained(weights)
 
 
 def _finite_elsewhere(

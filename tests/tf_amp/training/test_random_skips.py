@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from tests import skip_recipes, skips
 from tests.forking import run_forked
 from tests.skip_check import check
+from tests.skip_oracle import INTERVAL
 from tests.skip_recipes import (
     Apply,
     Ask,
@@ -82,10 +83,23 @@ def test_the_rule_holds_on_replicas():
     assert run_forked(code, env={"TF_AMP_TUNE": "off"}).lines() == ["right"] * len(rows)
 
 
-def test_what_replicas_have_noted_skips_no_step_of_another_training():
-    calls = (Block("function", (Take(),)),)
-    unmet = Recipe(calls, plants=(BAD,), untaken=(False,), replicas=2)
-    rows = [unmet, Recipe(traced=False)]
+# As many finite calls as let the scale grow, which begins to count anew then.
+GROWN = (*[Take()] * INTERVAL, Change("doubled"), Apply(values=(INTERVAL,)))
+TWO_TRAININGS = {
+    "an overflow that replicas have noted": (
+        Recipe((Block("function", (Take(),)),), plants=(BAD,), replicas=2),
+        Recipe(traced=False),
+    ),
+    "an overflow, while the scale grows before the first step": (
+        Recipe(plants=(BAD,), traced=False),
+        Recipe(GROWN, plants=((),), traced=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", TWO_TRAININGS)
+def test_of_another_training_no_step_is_skipped_for(which):
+    rows = [dataclasses.replace(r, untaken=(False,) * 2) for r in TWO_TRAININGS[which]]
     code = f"""
     import gc
 
