@@ -19,7 +19,7 @@ import importlib.util
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 
 from tf_amp.config.amp_config import (
@@ -216,7 +216,7 @@ def digest_of_saved_model(folder: pathlib.Path) -> str:
     )
 
 
-def _digest_of_lines(lines: Iterator[str]) -> str:
+def _digest_of_lines(lines: Iterable[str]) -> str:
     text = "\n".join(lines)
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
@@ -261,8 +261,27 @@ _ALWAYS = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 def methods_from_text(text: str) -> tuple[str, ...]:
     """Return checked methods from a list, with float32 and its repetition in front."""
-    given = [_checked(each.strip()) for each in text.split(",")]
-    return tuple(dict.fromkeys((FLOAT32, AGAIN, *given)))
+    methods = [FLOAT32, AGAIN]
+    for each in map(str.strip, text.split(",")):
+        method = _SMALL_LEVEL.sub("O", each)
+        methods.append(method)
+        if method in (*METHODS, AGAIN):
+            continue
+        settings = settings_of_method(method) if is_ours(method) else {"": ""}
+        level = settings.get(OPT_LEVEL, DEFAULT_LEVEL)
+        is_known = settings.keys() <= _SETTINGS and level in LEVELS
+        if not (is_known and all(settings.values())):
+            names = sorted(name.removeprefix(OWN_PREFIX) for name in _SETTINGS)
+            raise ConfigError(
+                f"--methods: received {each!r}; allowed are {', '.join(METHODS)}, and "
+                f"{OURS}:LEVEL+NAME=VALUE, both or one of them, with a level of "
+                f"{', '.join(LEVELS)} and names of {', '.join(names)}."
+            )
+        try:
+            AmpConfig.from_env(settings)
+        except ConfigError as error:
+            raise ConfigError(f"--methods: received {each!r}; {error}") from error
+    return tuple(dict.fromkeys(methods))
 
 
 def is_ours(method: str) -> bool:
@@ -279,27 +298,6 @@ def settings_of_method(method: str) -> dict[str, str]:
         OWN_PREFIX + name if equals else OPT_LEVEL: value if equals else name
         for name, equals, value in pairs
     }
-
-
-def _checked(text: str) -> str:
-    method = _SMALL_LEVEL.sub("O", text)
-    if method in (*METHODS, AGAIN):
-        return method
-    settings = settings_of_method(method) if is_ours(method) else {"": ""}
-    level = settings.get(OPT_LEVEL, DEFAULT_LEVEL)
-    is_known = settings.keys() <= _SETTINGS and level in LEVELS
-    if not (is_known and all(settings.values())):
-        names = sorted(name.removeprefix(OWN_PREFIX) for name in _SETTINGS)
-        raise ConfigError(
-            f"--methods: received {text!r}; allowed are {', '.join(METHODS)}, and "
-            f"{OURS}:LEVEL+NAME=VALUE, both or one of them, with a level of "
-            f"{', '.join(LEVELS)} and names of {', '.join(names)}."
-        )
-    try:
-        AmpConfig.from_env(settings)
-    except ConfigError as error:
-        raise ConfigError(f"--methods: received {text!r}; {error}") from error
-    return method
 
 
 def settings_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

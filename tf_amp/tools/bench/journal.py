@@ -147,12 +147,11 @@ def lines_of(path: pathlib.Path) -> list[list[Any]]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
-    whole, _, _ = text.rpartition("\n")
-    lines = map(_line_from, whole.splitlines())
-    found = [line for line in lines if line is not None]
-    if len(found) < len(whole.splitlines()):
+    whole = text.rpartition("\n")[0].splitlines()
+    lines = [line for each in whole if (line := _line_from(each)) is not None]
+    if len(lines) < len(whole):
         logging.warning("%s has lines that no journal has; they are left out", path)
-    return found
+    return lines
 
 
 def _line_from(text: str) -> list[Any] | None:
@@ -161,30 +160,22 @@ def _line_from(text: str) -> list[Any] | None:
         line = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return line if isinstance(line, list) and _makes_sense(line) else None
-
-
-def _makes_sense(line: list[Any]) -> bool:
     match line:
-        case ["call", int(), first, last]:
-            return _are_times(first, last)
-        case ["step", str(), first, last, int(count)]:
-            return count > 0 and _are_times(first, last)
+        case ["call", int(), float(begin), float(end)]:
+            makes_sense = begin <= end < math.inf
+        case ["step", str(), float(begin), float(end), int(count)]:
+            makes_sense = begin <= end < math.inf and count > 0
         case ["values", str(), list(values)]:
-            return all(type(value) in (int, float) for value in values)
-        case ["function", int(), str(), counts]:
-            return counts is None or _are_counts(counts)
-    return False
-
-
-def _are_counts(counts: Any) -> bool:
-    names = [field.name for field in dataclasses.fields(OpCounts)]
-    is_such = isinstance(counts, dict) and list(counts) == names
-    return is_such and all(type(count) is int for count in counts.values())
-
-
-def _are_times(first: Any, last: Any) -> bool:
-    return is_number(first) and is_number(last) and first <= last
+            makes_sense = all(type(value) in (int, float) for value in values)
+        case ["function", int(), str(), None]:
+            makes_sense = True
+        case ["function", int(), str(), dict(counts)]:
+            is_count = [type(count) is int for count in counts.values()]
+            names = [field.name for field in dataclasses.fields(OpCounts)]
+            makes_sense = list(counts) == names and all(is_count)
+        case _:
+            makes_sense = False
+    return line if makes_sense else None
 
 
 def sampled_values(computed: Any) -> list[float]:
@@ -192,11 +183,17 @@ def sampled_values(computed: Any) -> list[float]:
 
     What is not of a floating type, as counts and names, is left out.
     """
-    floating = [each for each in leaves(computed) if _is_floating(each)][:_MOST_VALUES]
+    floating = []
+    for leaf in leaves(computed):
+        dtype = getattr(leaf, "dtype", None)
+        name = str(getattr(dtype, "name", dtype))
+        is_tensor = name.startswith(_FLOATS) and hasattr(leaf, "__array__")
+        if is_tensor or isinstance(leaf, float):
+            floating.append(leaf)
     found: list[float] = []
-    for leaf in floating:
+    for leaf in floating[:_MOST_VALUES]:
         flat = np.asarray(leaf).astype(np.float64).ravel()
-        count = min(_MOST_VALUES // len(floating), flat.size)
+        count = min(max(_MOST_VALUES // len(floating), 1), flat.size)
         if count:
             places = np.linspace(0, flat.size - 1, count, dtype=int)
             found.extend(flat[places].tolist())
@@ -214,20 +211,17 @@ def leaves(structure: Any) -> Iterator[Any]:
         yield from leaves(each)
 
 
-def _is_floating(leaf: Any) -> bool:
-    if isinstance(leaf, float):
-        return True
-    dtype = getattr(leaf, "dtype", None)
-    name = str(getattr(dtype, "name", dtype))
-    return name.startswith(_FLOATS) and hasattr(leaf, "__array__")
-
-
 # Fewer steps are mostly the tracing, planning and filling of caches.
 FEWEST_STEPS = 6
 # That are kept; of more of them, so many at equal distances.
 _MOST_KEPT = 2000
 _KINDS = {"train": ("train",), "infer": ("predict", "test")}
-_TITLES = {"train": "fit", "predict": "predict", "test": "evaluate"}
+_TITLES = {
+    OWN_KIND: "calls of the step",
+    "train": "batches of Keras' fit",
+    "predict": "batches of Keras' predict",
+    "test": "batches of Keras' evaluate",
+}
 # TensorFlow's names of functions are "__inference_step_123".
 _NAME = re.compile(r"^(?:__inference_)?(.*?)(?:_\d+)?$")
 _NOTE = "tf-amp: "
@@ -267,12 +261,21 @@ class Ended:
         if self.is_out_of_time or not self.status:
             return ""
         lines = [line for line in self.errors.splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else ""
+        said = lines[-1].strip() if lines else ""
         if self.status < 0:
-            return _said(f"ended by {signal.Signals(-self.status).name}", last)
-        error = _error_line(lines) if self.status == _EXCEPTION_STATUS else ""
-        said = last if error in ("", last) else f"{error[:_PART]} ... {last[:_PART]}"
-        return _said(f"exit status {self.status}", said)
+            how = f"ended by {signal.Signals(-self.status).name}"
+        else:
+            how = f"exit status {self.status}"
+        begins = [n for n, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+        if begins and self.status == _EXCEPTION_STATUS:
+            # The first line of the last exception has its type. The frames before it
+            # are indented, whatever follows in the message need not be.
+            after = lines[begins[-1] + 1 :]
+            error = next((e.strip() for e in after if not e[0].isspace()), said)
+            if error != said:
+                said = f"{error[:_PART]} ... {said[:_PART]}"
+        said = said[:_LONGEST].rstrip(".")
+        return f"{how}: {said}" if said else how
 
     @property
     def traceback(self) -> str:
@@ -280,21 +283,6 @@ class Ended:
         begin = self.errors.rfind(_TRACEBACK)
         is_uncaught = self.status == _EXCEPTION_STATUS and begin >= 0
         return self.errors[begin:][-_LONGEST_TRACEBACK:] if is_uncaught else ""
-
-
-def _said(how: str, what: str) -> str:
-    what = what[:_LONGEST].rstrip(".")
-    return f"{how}: {what}" if what else how
-
-
-def _error_line(lines: Sequence[str]) -> str:
-    """Return the first line of the last exception, which has its type; "" without one.
-
-    The frames between are indented, whatever follows in the message need not be.
-    """
-    begins = [n for n, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    after = lines[begins[-1] + 1 :] if begins else ()
-    return next((line.strip() for line in after if not line[0].isspace()), "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -385,7 +373,15 @@ def sample_of(
         seen[what].append(rest)
     source = _source_of(seen, mode)
     if len(source.steps) < FEWEST_STEPS:
-        failure = ended.failure or _too_few(source, ended)
+        within = " in its time" if ended.is_out_of_time else ""
+        too_few = (
+            f"{len(source.steps)} steps were seen{within} ({source.title}); needed are "
+            f"{FEWEST_STEPS} or more"
+            if source.steps
+            else f"{_NO_STEP}{within}: neither batches of Keras nor calls of a "
+            "tf.function or runs of a Session"
+        )
+        failure = ended.failure or too_few
         return dataclasses.replace(base, failure=failure, traceback=ended.traceback)
     seconds = [(end - begin) / count for begin, end, count in source.steps]
     half = source.steps[len(seconds) // 2][0]
@@ -420,52 +416,29 @@ def _source_of(seen: Seen, mode: str) -> _Source:
     steps = defaultdict(list)
     for kind, *times in seen[STEP]:
         steps[kind].append(tuple(times))
-    own = OWN_KIND
-    if own in steps:
-        return _Source("calls of the step", frozenset({own}), steps[own])
-    for kind in _KINDS[mode]:
+    for kind in (OWN_KIND, *_KINDS[mode]):
         if kind in steps:
-            title = f"batches of Keras' {_TITLES[kind]}"
-            return _Source(title, frozenset({kind}), steps[kind])
+            return _Source(_TITLES[kind], frozenset({kind}), steps[kind])
     return _most_called(seen)
 
 
 def _most_called(seen: Seen) -> _Source:
     """Return the calls of the function that is called most often, or longest."""
-    full_names = {number: name for number, name, _ in seen[FUNCTION]}
     calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names: dict[str, set[str]] = defaultdict(set)
+    full_names = {number: name for number, name, _ in seen[FUNCTION]}
     for number, begin, end in seen[CALL]:
-        if number not in full_names:
-            continue
-        full = full_names[number]
-        short = _NAME.sub(r"\1", full)
-        calls[short].append((begin, end))
-        names[short].add(full)
+        if number in full_names:
+            short = _NAME.sub(r"\1", full_names[number])
+            calls[short].append((begin, end))
+            names[short].add(full_names[number])
     if not calls:
         return _Source("", frozenset(), ())
-
-    def weight(name: str) -> tuple[int, float]:
-        return len(calls[name]), sum(end - begin for begin, end in calls[name])
-
-    most = max(calls, key=weight)
+    most = max(calls, key=lambda n: (len(calls[n]), sum(e - b for b, e in calls[n])))
     # A step lasts from the begin of a call to that of the next one.
     bounds = [*(begin for begin, _ in calls[most]), calls[most][-1][1]]
     steps = [(begin, end, 1) for begin, end in itertools.pairwise(bounds)]
     return _Source(f"calls of {most}", frozenset(names[most]), steps)
-
-
-def _too_few(source: _Source, ended: Ended) -> str:
-    within = " in its time" if ended.is_out_of_time else ""
-    if not source.steps:
-        return (
-            f"{_NO_STEP}{within}: neither batches of Keras nor calls of a "
-            "tf.function or runs of a Session"
-        )
-    return (
-        f"{len(source.steps)} steps were seen{within} ({source.title}); needed are "
-        f"{FEWEST_STEPS} or more"
-    )
 
 
 def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:
@@ -476,13 +449,10 @@ def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:
     called = {n for n, at, _ in seen[CALL] if begin <= at <= end}
     found: dict[str, OpCounts] = {}
     for number, name, ops in seen[FUNCTION]:
-        if number in called and ops is None:
-            return None
         if number in called:
+            if ops is None:
+                return None
             counts = OpCounts(**ops)
-            before = found.get(name, counts)
-            found[name] = max(counts, before, key=lambda each: each.low)
-    if not found:
-        return None
+            found[name] = max(counts, found.get(name, counts), key=lambda c: c.low)
     columns = zip(*map(dataclasses.astuple, found.values()), strict=True)
-    return OpCounts(*map(sum, columns))
+    return OpCounts(*map(sum, columns)) if found else None

@@ -17,7 +17,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from statistics import median
 from typing import Any
@@ -79,19 +79,16 @@ def largest_error(
     It is the norm of the difference over float32's norm, without a unit; NaN where a
     value is none. None where no round has both, or they are of different numbers.
     """
-    pairs = [
-        (np.array(each, float), np.array(reference[number], float))
-        for number, each in values.items()
-        if len(each) == len(reference.get(number, ())) > 0
-    ]
-    return float(np.max([_relative_error(a, b) for a, b in pairs])) if pairs else None
-
-
-def _relative_error(values: np.ndarray, reference: np.ndarray) -> float:
-    if np.array_equal(values, reference):
-        return 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.linalg.norm(values - reference) / np.linalg.norm(reference))
+    errors = []
+    for number, each in values.items():
+        expected = reference.get(number, ())
+        if len(each) != len(expected) or not each:
+            continue
+        float32 = np.array(expected, float)
+        distance = np.linalg.norm(np.array(each, float) - float32)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            errors.append(distance / np.linalg.norm(float32) if distance else 0.0)
+    return float(np.max(errors)) if errors else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,19 +128,16 @@ class Row:
 
 def summarized(job: Job, samples: Sequence[Sample]) -> tuple[Row, ...]:
     """Return a row for every batch size and method that a process was run for."""
-    return tuple(row for batch in job.batches for row in _rows(job, batch, samples))
-
-
-def _rows(job: Job, batch: int | None, samples: Sequence[Sample]) -> Iterator[Row]:
-    by_method = {
-        method: [s for s in samples if s.batch == batch and s.method == method]
-        for method in job.methods
-    }
-    reference = _measured(by_method[FLOAT32])
-    again = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
-    for method, own in by_method.items():
-        if own:
-            yield _row(method, own, reference, again)
+    rows = []
+    for batch in job.batches:
+        by_method = {
+            method: [s for s in samples if s.batch == batch and s.method == method]
+            for method in job.methods
+        }
+        reference = _measured(by_method[FLOAT32])
+        again = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
+        rows += [_row(m, own, reference, again) for m, own in by_method.items() if own]
+    return tuple(rows)
 
 
 def _row(
@@ -289,11 +283,16 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
         raise ConfigError(
             f"--json: {path} does not hold what `tf-amp bench` writes: {error!r}."
         ) from error
-    differing = [
-        *_differing_targets(record.job.target, fresh.job.target),
-        *_differing(record.job, fresh.job, but="target"),
-        *_differing(record.context, fresh.context, but="date"),
-    ]
+    was, now = record.job.target, fresh.job.target
+    differing = _differing(was, now, but="digest")
+    if not differing and was.digest != now.digest:
+        differing = [
+            f"{now.name} was edited since"
+            if was.digest
+            else f"it does not say which text of {now.name} was measured"
+        ]
+    differing += _differing(record.job, fresh.job, but="target")
+    differing += _differing(record.context, fresh.context, but="date")
     if differing:
         raise ConfigError(
             f"--json: {path} holds another job: {'; '.join(differing)}. Name another "
@@ -303,22 +302,14 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
     return dataclasses.replace(record, samples=done)
 
 
-def _differing_targets(kept: Target, given: Target) -> list[str]:
-    if differing := _differing(kept, given, but="digest"):
-        return differing
-    if kept.digest == given.digest:
-        return []
-    if not kept.digest:
-        return [f"it does not say which text of {given.name} was measured"]
-    return [f"{given.name} was edited since"]
-
-
 def _differing(kept: Any, given: Any, but: str) -> list[str]:
     """Return which fields of two dataclasses differ, all but one, and how."""
     write = functools.partial(json.dumps, ensure_ascii=False)
-    fields = (field.name for field in dataclasses.fields(given) if field.name != but)
-    pairs = ((name, getattr(kept, name), getattr(given, name)) for name in fields)
-    return [f"{n} was {write(a)}, now {write(b)}" for n, a, b in pairs if a != b]
+    return [
+        f"{name} was {write(before)}, now {write(now)}"
+        for name, now in vars(given).items()
+        if name != but and (before := getattr(kept, name)) != now
+    ]
 
 
 def context_of(target: Target) -> Context:

@@ -54,11 +54,13 @@ def cells(row: Row) -> tuple[str, ...]:
     batch = "-" if row.batch is None else str(row.batch)
     if row.step_seconds is None:
         return (batch, row.method, "failed", *("-",) * (len(TITLES) - 3))
-    items, speed_up, ops = "-", "-", "?"
+    items, speed_up, ops, verdict = "-", "-", "?", row.verdict
     if (rate := row.items_per_second) is not None:
         items = f"{rate:,.0f}" if rate >= 1000.0 else f"{rate:.4g}"
     if (found := row.speed_up) is not None:
         speed_up = f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
+        if row.method == AGAIN:
+            verdict = f"{verdict} {_noise(found):.0%}"
     if row.ops is not None:
         no_op = " no-op" if row.is_no_op else ""
         ops = f"{row.ops.low} of {row.ops.total}{no_op}"
@@ -68,21 +70,12 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.step_seconds * 1e3:.4g}",
         items,
         speed_up,
-        _verdict(row),
+        ", ".join(filter(None, (verdict, "failed" * bool(row.failure)))) or "-",
         "-" if row.first_step_seconds is None else f"{row.first_step_seconds:.1f}",
         f"{row.peak_bytes / 2**20:.0f}",
         "-" if row.error is None else f"{row.error:.1e}",
         ops,
     )
-
-
-def _verdict(row: Row) -> str:
-    said = row.verdict
-    if row.method == AGAIN and row.speed_up is not None:
-        said = f"{said} {_noise(row.speed_up):.0%}"
-    if row.failure:
-        return f"{said}, failed" if said else "failed"
-    return said or "-"
 
 
 def _noise(again: SpeedUp) -> float:
@@ -119,38 +112,24 @@ def _remarks(record: Record, rows: Sequence[Row]) -> Iterator[str]:
         medians = "one round" if rounds == 1 else f"medians of {rounds} rounds"
         yield f"timed: {', '.join(timed)}; {medians}."
     for row in rows:
-        yield from _remarks_on(row)
-    yield from _no_ops(rows)
-    ended = {each.method for each in record.samples if each.was_ended}
-    if ended:
-        yield (
-            f"ended after {record.job.seconds:g} s, and measured up to there: "
-            f"{', '.join(sorted(ended))}."
-        )
-
-
-def _remarks_on(row: Row) -> Iterator[str]:
-    where = row.method if row.batch is None else f"{row.method}, batch {row.batch}"
-    if row.method == AGAIN and (row.error or 0.0) > _UNSEEDED:
-        yield (
-            f"{where}: results are off by {row.error:.1e}, as the program draws anew "
-            "each time; smaller errors say nothing."
-        )
-    if row.failure:
-        yield f"{where}: failed, {row.failure}."
-    if row.warning:
-        yield f"{where}: {row.warning}"
-    if row.method == FLOAT32 and row.ops is not None and row.ops.low:
-        yield (
-            f"{where}: executed {row.ops.low} 16-bit operations; the program itself "
-            "asks for them."
-        )
-    if row.error is not None and row.error != row.error:
-        yield f"{where}: results are not finite."
-
-
-def _no_ops(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each method, with what tf-amp has said of the first batch."""
+        where = row.method if row.batch is None else f"{row.method}, batch {row.batch}"
+        if row.method == AGAIN and (row.error or 0.0) > _UNSEEDED:
+            yield (
+                f"{where}: results are off by {row.error:.1e}, as the program draws "
+                "anew each time; smaller errors say nothing."
+            )
+        if row.failure:
+            yield f"{where}: failed, {row.failure}."
+        if row.warning:
+            yield f"{where}: {row.warning}"
+        if row.method == FLOAT32 and row.ops is not None and row.ops.low:
+            yield (
+                f"{where}: executed {row.ops.low} 16-bit operations; the program "
+                "itself asks for them."
+            )
+        if row.error is not None and math.isnan(row.error):
+            yield f"{where}: results are not finite."
+    # A line for each method, with what tf-amp has said of the first batch.
     no_ops = [row for row in rows if row.is_no_op]
     for method in dict.fromkeys(row.method for row in no_ops):
         own = [row for row in no_ops if row.method == method]
@@ -158,6 +137,11 @@ def _no_ops(rows: Sequence[Row]) -> Iterator[str]:
         where = f"{method}, batch {sizes}" if sizes else method
         said = f": {own[0].note}" if own[0].note else ""
         yield f"{where}: a no-op, no 16-bit operation was executed{said}"
+    if ended := {each.method for each in record.samples if each.was_ended}:
+        yield (
+            f"ended after {record.job.seconds:g} s, and measured up to there: "
+            f"{', '.join(sorted(ended))}."
+        )
 
 
 def advice(record: Record) -> tuple[str, ...]:
@@ -187,9 +171,16 @@ def print_record(record: Record) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDE)
+    rows = []
+    for _, of_batch in itertools.groupby(record.summary, lambda row: row.batch):
+        for row in of_batch:
+            style = "" if row.failure else _STYLES.get(row.verdict, "")
+            rows.append([Text(cell, style) for cell in cells(row)])
+        # Sizes of batches stand apart.
+        rows.append([Text()] * len(TITLES))
     table = FittedTable(
         TITLES,
-        _styled_rows(record),
+        rows,
         numbers=[name for name in TITLES if name not in ("method", "verdict")],
         spare=_SPARE,
         names=TITLES.index("method"),
@@ -199,15 +190,6 @@ def print_record(record: Record) -> None:
     console.print(table)
     for line in (*remarks(record), *context_lines(record), *advice(record)):
         console.print(Text(line), soft_wrap=True)
-
-
-def _styled_rows(record: Record) -> Iterator[list[Text]]:
-    """Yield the cells of all rows, an empty one behind each size of batch."""
-    for _, of_batch in itertools.groupby(record.summary, lambda row: row.batch):
-        for row in of_batch:
-            style = "" if row.failure else _STYLES.get(row.verdict, "")
-            yield [Text(cell, style) for cell in cells(row)]
-        yield [Text()] * len(TITLES)
 
 
 _WIDTH = 0.8

@@ -18,7 +18,7 @@ import pathlib
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import wrapt
@@ -121,25 +121,23 @@ class _Calls:
         if key in self._numbers or self._is_looking:
             run()
         else:
-            counts = self._counted(run, context, name)
+            self._is_looking = True
+            try:
+                graphs = executed_graphs(run)
+            finally:
+                self._is_looking = False
+            with journal.looking():
+                if graphs:
+                    counts = count_ops_of_graphs(graphs)
+                else:
+                    nodes = (each.node_def for each in definitions(context, name))
+                    counts = count_ops(itertools.chain.from_iterable(nodes))
         if key not in self._numbers:
             self._numbers[key] = journal.function(name.decode(), counts)
         outputs, begin, end = timed[0]
         journal.call(self._numbers[key], begin, end)
         journal.values(name.decode(), outputs)
         return outputs
-
-    def _counted(self, run: Callable[[], None], context: Any, name: bytes) -> OpCounts:
-        self._is_looking = True
-        try:
-            graphs = executed_graphs(run)
-        finally:
-            self._is_looking = False
-        with self._journal.looking():
-            if graphs:
-                return count_ops_of_graphs(graphs)
-            nodes = (each.node_def for each in definitions(context, name))
-            return count_ops(itertools.chain.from_iterable(nodes))
 
 
 @dataclasses.dataclass
@@ -177,16 +175,14 @@ class _Batches:
         return method(*args, **kwargs)
 
     def end(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
-        if self._open is not None:
-            self._open.last = args[0]
-            self._look(self._open.kind, *args[1:], **kwargs)
+        """Stand for the end of a batch, which has computed a loss or predictions."""
+        if (batch := self._open) is not None:
+            batch.last = args[0]
+            logs = kwargs.get("logs", args[1] if len(args) > 1 else None)
+            computed = "outputs" if batch.kind == "predict" else "loss"
+            if isinstance(logs, dict) and logs.get(computed) is not None:
+                self._journal.values(batch.kind, logs[computed])
         return method(*args, **kwargs)
-
-    def _look(self, kind: str, logs: Any = None) -> None:
-        logs = logs if isinstance(logs, dict) else {}
-        found = logs.get("outputs" if kind == "predict" else "loss")
-        if found is not None:
-            self._journal.values(kind, found)
 
 
 class _SessionRuns:
@@ -206,7 +202,9 @@ class _SessionRuns:
         journal = self._journal
         given = dict(zip(_RUN_ARGUMENTS, args, strict=False)) | kwargs
         fetches, feed_dict, options, metadata = map(given.get, _RUN_ARGUMENTS)
-        name = ", ".join(_names(fetches))[:_MOST_LETTERS]
+        tensors = (each for each in leaves(fetches) if each is not None)
+        names = (str(getattr(t, "name", t)).partition(":")[0] for t in tensors)
+        name = ", ".join(names)[:_MOST_LETTERS]
         key = (id(session), name)
         self._counts[key] += 1
         count = self._counts[key]
@@ -228,12 +226,6 @@ class _SessionRuns:
         journal.values(name, found)
         journal.call(self._numbers[key], begin, end)
         return found
-
-
-def _names(fetches: Any) -> Iterator[str]:
-    for each in leaves(fetches):
-        if each is not None:
-            yield str(getattr(each, "name", each)).partition(":")[0]
 
 
 _FEWEST_STEPS = 12
@@ -325,15 +317,15 @@ def switch_on(method: str) -> None:
             lambda keras: keras.mixed_precision.set_global_policy(_POLICY), "tf_keras"
         )
     if method == TENSORFLOW:
-        when_imported(_switch_on_builtin_pass, "tensorflow")
+
+        def switch_on_builtin_pass(tensorflow: Any) -> None:
+            has_gpus = bool(tensorflow.config.list_physical_devices("GPU"))
+            option = _PASS if has_gpus else _PASS_OF_CPUS
+            tensorflow.config.optimizer.set_experimental_options({option: True})
+
+        when_imported(switch_on_builtin_pass, "tensorflow")
     if is_ours(method):
         running_scripts.switch_on(settings_of_method(method))
-
-
-def _switch_on_builtin_pass(tensorflow: Any) -> None:
-    has_gpus = bool(tensorflow.config.list_physical_devices("GPU"))
-    option = _PASS if has_gpus else _PASS_OF_CPUS
-    tensorflow.config.optimizer.set_experimental_options({option: True})
 
 
 def step_of_function(name: str, batch: int, mode: str) -> Step:
