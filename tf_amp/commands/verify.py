@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from tf_amp.commands import _results
 from tf_amp.commands._options import Options, check_model, environment_from
 from tf_amp.commands._results import DONE, FAILED, NOTHING, say
+from tf_amp.config.amp_config import checked_settings
 from tf_amp.config.setting_values import checked_patterns, checked_tolerance
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.report.counts import counted
 from tf_amp.report.files import check_writable
 from tf_amp.run import progress
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.choice import Choice
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification
@@ -79,17 +79,17 @@ def main(options: argparse.Namespace) -> int:
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
     from tf_amp.tools.verify.verifying import verify_saved_model
 
-    choice = Choice(
-        options.dtype,
-        options.opt_level,
-        options.device_profile,
-        checked_patterns(options.exclude),
+    settings = checked_settings(
+        dtype=options.dtype,
+        opt_level=options.opt_level,
+        device_profile=options.device_profile,
     )
+    settings["exclude"] = checked_patterns(options.exclude)
     try:
         with _results.progress_shown():
             return verify_saved_model(
                 options.model,
-                choice,
+                settings,
                 signature=options.signature,
                 file=options.data,
                 tolerance=checked_tolerance(options.tolerance),

@@ -279,6 +279,12 @@ def checked_settings(**given: Any) -> dict[str, Any]:
     return settings
 
 
+def with_settings(config: AmpConfig, settings: Mapping[str, Any]) -> AmpConfig:
+    """Return a configuration with checked settings; exclusions add to its own."""
+    exclude = (*config.exclude, *settings.get("exclude", ()))
+    return dataclasses.replace(config, **{**settings, "exclude": exclude})
+
+
 def _default_cache_dir(texts: Mapping[str, str]) -> pathlib.Path | None:
     if texts.get("XDG_CACHE_HOME"):
         return pathlib.Path(texts["XDG_CACHE_HOME"]) / "tf-amp"

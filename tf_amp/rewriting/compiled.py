@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.annotations import SCALE, STAMP
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.functions.bodies import Body, PlanPart
+    from grappler_pass.functions.bodies import Body
     from grappler_pass.functions.conversion import Known
     from grappler_pass.graph.shapes import Shape, Shapes
     from grappler_pass.graph.view import Item
@@ -328,36 +328,14 @@ class DraftPart(NamedTuple):
     draft: Draft
 
 
-def plan_with_compiled(plan: Plan, graph: Any, settings_of: SettingsOf) -> Plan:
-    """Return a function's plan, with the rows of compiled functions that it calls.
-
-    Args:
-      plan: of the function itself, which is not compiled.
-      graph: of that function, as traced.
-      settings_of: returns item and settings of a graph.
-    """
+def plan_of_parts(parts: Sequence[DraftPart]) -> Plan:
+    """Return the plan of a step, given the drafts of a function and what it calls."""
     from grappler_pass.functions.bodies import PlanPart, merged
 
-    called = drafts_of_callees(graph, settings_of)
-    return merged((PlanPart("", 1.0, plan), *plan_parts(called))) if called else plan
-
-
-def plan_of_compiled(graph: Any, settings_of: SettingsOf) -> Plan:
-    """Return the plan of a function that XLA compiles, given its graph as traced.
-
-    Raises:
-      StageError: the plan cannot be made; the message names the stage.
-    """
-    from grappler_pass.functions.bodies import merged
-
-    return merged(plan_parts(drafts_of_compiled(graph, settings_of)))
-
-
-def plan_parts(parts: Iterable[DraftPart]) -> tuple[PlanPart, ...]:
-    """Return the plans of some drafts, to be merged."""
-    from grappler_pass.functions.bodies import PlanPart
-
-    return tuple(PlanPart(name, weight, each.plan) for name, weight, each in parts)
+    first = parts[0]
+    if len(parts) == 1 and not first.name:
+        return first.draft.plan
+    return merged([PlanPart(part.name, part.weight, part.draft.plan) for part in parts])
 
 
 def drafts_of_callees(graph: Any, settings_of: SettingsOf) -> tuple[DraftPart, ...]:

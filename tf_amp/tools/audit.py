@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich import box
@@ -19,23 +19,20 @@ from rich.text import Text
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
-from grappler_pass.functions.bodies import merged
-from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Draft, Settings
 from grappler_pass.planning.plan import Plan
-from tf_amp._tensorflow_private.functions import is_compiled_function
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.report.display import Display, filled
-from tf_amp.rewriting import compiled
-from tf_amp.rewriting.compiled import DraftPart
+from tf_amp.rewriting.compiled import DraftPart, plan_of_parts
 from tf_amp.run.batches import signatures_of
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import explanation
 from tf_amp.tools.obstacles import Alternatives, Obstacle, obstacles_of
 from tf_amp.tools.target_device import Target, target_of
-from tf_amp.tracing.graph_names import name_of
 
 _MILLI = 1e3
 _MEBI = 2.0**20
@@ -109,7 +106,16 @@ class Audit(Display):
         parts: list[RenderableType] = [Text(self.summary(), "bold")]
         if self.plan.is_forgone:
             parts.append(Text(_NOTHING))
-        parts.append(_figures(self))
+        before, after = self.plan.seconds_before, self.plan.seconds_after
+        step = (f"{before * _MILLI:.4g}", f"{after * _MILLI:.4g}", f"{self.ratio:.2f}")
+        rows = [("step (ms)", *step)]
+        if self.memory_bytes is not None:
+            before, after = (size / _MEBI for size in self.memory_bytes)
+            ratio = f"{before / after:.2f}" if after else "-"
+            rows.append(("activations (MiB)", f"{before:,.1f}", f"{after:,.1f}", ratio))
+        titles = ("", "float32", "mixed", "ratio")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        parts.append(filled(table, titles, rows, numbers=titles[1:]))
         if span := self.plan.speedup_range:
             parts.append(Text(f"The ratio is {span}."))
         if self.plan.guessed:
@@ -134,19 +140,6 @@ def print_audits(audits: Sequence[Audit]) -> None:
         )
 
 
-def _figures(audit: Audit) -> Table:
-    plan, memory = audit.plan, audit.memory_bytes
-    before, after = plan.seconds_before * _MILLI, plan.seconds_after * _MILLI
-    rows = [("step (ms)", f"{before:.4g}", f"{after:.4g}", f"{audit.ratio:.2f}")]
-    if memory is not None:
-        before, after = memory[0] / _MEBI, memory[1] / _MEBI
-        ratio = f"{before / after:.2f}" if after else "-"
-        rows.append(("activations (MiB)", f"{before:,.1f}", f"{after:,.1f}", ratio))
-    titles = ("", "float32", "mixed", "ratio")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    return filled(table, titles, rows, numbers=titles[1:])
-
-
 def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
     table = Table(
         title="What holds it back",
@@ -161,7 +154,11 @@ def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
     table.add_column("why => remedy", overflow="fold", ratio=1)
     for obstacle in obstacles:
         times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
-        name = _short(obstacle.nodes[0])
+        name = obstacle.nodes[0]
+        if len(name) > _OP_WIDTH:
+            # Its end, from the start of a scope, on one line.
+            end = name[-_OP_WIDTH + 2 :]
+            name = "../" + end.partition("/")[2] if "/" in end else ".." + end
         table.add_row(
             f"{obstacle.seconds * _MILLI:.3g}",
             f"{obstacle.lost_seconds * _MILLI:.3g}",
@@ -169,14 +166,6 @@ def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
             Text("\n=> ".join(filter(None, (obstacle.why, obstacle.remedy)))),
         )
     return table
-
-
-def _short(name: str) -> str:
-    """Return the end of a node's name, from the start of a scope, on one line."""
-    if len(name) <= _OP_WIDTH:
-        return name
-    end = name[-_OP_WIDTH + 2 :]
-    return "../" + end.partition("/")[2] if "/" in end else ".." + end
 
 
 def audit(
@@ -208,13 +197,7 @@ def audit(
     """
     check_tensorflow()
     explanation.check_named(audit, fn, kwargs)
-    target = target_of(device_profile, dtype)
-    if isinstance(fn, GraphDef):
-        graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
-        return _audit_of(name, target, (_traced_part(graph_def, kept, name, target),))
-    function = explanation.concrete_function(fn, args, kwargs)
-    name = name_of(function.graph)
-    return _audit_of(name, target, _parts_of(function, target, name))
+    return _audit_of(fn, target_of(device_profile, dtype), args, kwargs, fetches)
 
 
 def audit_saved_model(
@@ -228,22 +211,43 @@ def audit_saved_model(
     `batch` stands for an unknown first dimension of the inputs. Errors are those of
     `signatures_of`.
     """
-    audits = {}
-    for name, function in signatures_of(folder, signature).items():
-        parts = _parts_of(function, target, name, batch)
-        audits[name] = _audit_of(name, target, parts)
+    audits = {
+        name: _audit_of(function, target, batch=batch)
+        for name, function in signatures_of(folder, signature).items()
+    }
     return explanation.with_joined_names(
         audits,
         lambda audit: (dataclasses.replace(audit.plan, graph=""), audit.obstacles),
     )
 
 
+def _audit_of(
+    fn: Any,
+    target: Target,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = explanation.NO_ARGUMENTS,
+    fetches: Iterable[str] | None = None,
+    batch: int | None = None,
+) -> Audit:
+    """Return an audit of what `audit` is given."""
+    drafts = explanation.drafts_of(
+        fn,
+        lambda config, _: _settings(config, target),
+        args,
+        kwargs,
+        fetches=fetches,
+        batch=batch,
+        optimized=target.optimized,
+    )
+    return _audit_of_drafts(tuple(drafts), target)
+
+
 def audit_draft(draft: Draft, target: Target) -> Audit:
     """Look for what holds a graph back that was `planned` for a target."""
-    return _audit_of(draft.name, target, (DraftPart("", 1.0, draft),))
+    return _audit_of_drafts((DraftPart("", 1.0, draft),), target)
 
 
-def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
+def _audit_of_drafts(parts: Sequence[DraftPart], target: Target) -> Audit:
     """Look for what holds a function back, given drafts of it and what it calls."""
     alternatives = (
         Alternatives(
@@ -255,10 +259,11 @@ def _audit_of(name: str, target: Target, parts: Sequence[DraftPart]) -> Audit:
         )
         for part in parts
     )
+    plan = plan_of_parts(parts)
     return Audit(
         device=target.profile.name,
-        graph=name,
-        plan=merged(compiled.plan_parts(parts)),
+        graph=plan.graph,
+        plan=plan,
         obstacles=obstacles_of(alternatives),
         kernels=target.kernels,
         assumptions=str(target.profile.provenance.get("how", "")),
@@ -278,53 +283,17 @@ def planned(
 
     If XLA compiles the graph, that for its kernels.
     """
-    chosen = _settings(graph_def, target, is_compiled=is_compiled)
+    config = explanation.config_for(graph_def)
+    chosen = _settings(config, target, is_compiled=is_compiled)
     return pipeline.draft_graph(graph_def, item, chosen, shapes=shapes, name=name)
 
 
 def _settings(
-    graph_def: GraphDef, target: Target, *, is_compiled: bool = False
+    config: AmpConfig, target: Target, *, is_compiled: bool = False
 ) -> Settings:
     """Return the settings of the pass for a graph on a target.
 
     Steps decide there in the end: a gain counts that they may find, sure or not.
     """
-    config = explanation.config_for(graph_def)
     chosen = target.settings(config, is_compiled=is_compiled)
     return dataclasses.replace(chosen, own_steps=UnaskedSteps())
-
-
-def _parts_of(
-    function: Any, target: Target, name: str, batch: int | None = None
-) -> Sequence[DraftPart]:
-    """Return the drafts of a ConcreteFunction, and of the compiled ones it calls.
-
-    `batch` stands for an unknown first dimension of its inputs.
-    """
-
-    def settings_of(graph_def: GraphDef, item: Item, _: str) -> tuple[Item, Settings]:
-        config = explanation.config_for(graph_def)
-        own = explanation.item_of_body(graph_def, item, config)
-        return own, _settings(graph_def, target)
-
-    if is_compiled_function(function):
-        return compiled.drafts_of_compiled(function.graph, settings_of)
-    graph_def, kept, _ = explanation.traced_graph(function, (), {}, batch=batch)
-    called = compiled.drafts_of_callees(function.graph, settings_of)
-    return (_traced_part(graph_def, kept, name, target), *called)
-
-
-def _traced_part(
-    graph_def: GraphDef, kept: tuple[str, ...], name: str, target: Target
-) -> DraftPart:
-    """Return the draft of a graph that XLA does not compile."""
-    optimized = target.optimized(graph_def, kept)
-    config = explanation.config_for(optimized)
-    draft = planned(
-        optimized,
-        explanation.item_of(optimized, kept, config),
-        target,
-        shapes=lambda: shapes_from_graph_def(optimized),
-        name=name,
-    )
-    return DraftPart("", 1.0, draft)

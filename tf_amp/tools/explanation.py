@@ -12,7 +12,7 @@ import functools
 import inspect
 import pathlib
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, cast, overload
 
 import tensorflow as tf
@@ -22,6 +22,7 @@ from grappler_pass import pipeline
 from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
+from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp._tensorflow_private.functions import is_compiled_function
@@ -36,10 +37,13 @@ from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.prediction import Prediction, prediction_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
-from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
+from tf_amp.tracing.stamp_reader import excluded_parts, marks_from_graph_def
 from tf_amp.tracing.stamps import current_config
 
 _T = TypeVar("_T", bound=Any)
+# From a graph and the nodes it is run for to the graph that TensorFlow would run.
+Optimized = Callable[[GraphDef, tuple[str, ...]], GraphDef]
+NO_ARGUMENTS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 @overload
@@ -97,66 +101,93 @@ def explain(
 def _explained(
     fn: Any,
     args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] = types.MappingProxyType({}),
+    kwargs: Mapping[str, Any] = NO_ARGUMENTS,
     *,
     fetches: Iterable[str] | None = None,
     measure: bool = False,
     batch: int | None = None,
 ) -> Plan | Prediction:
     """Do what `explain` does; `batch` stands for open first dimensions of inputs."""
+
+    def settings_of(config: AmpConfig, device_type: str) -> Settings:
+        chosen = graph_settings.settings_from_config(config, device_type)
+        own_steps: Any = own_steps_for(config, device_type)
+        if measure:
+            # What steps might withdraw is to be seen measured.
+            own_steps = UnaskedSteps()
+        elif own_steps is not None:
+            own_steps = own_steps._replace(foresees=True)
+        return dataclasses.replace(chosen, own_steps=own_steps)
+
     if not isinstance(fn, GraphDef):
-        fn = concrete_function(fn, args, dict(kwargs))
-        if is_compiled_function(fn) and measure:
+        fn = concrete_function(fn, args, kwargs)
+        if measure and is_compiled_function(fn):
             raise NotMeasurableError(
                 f"{name_of(fn.graph)} is compiled by XLA, of which single operations "
                 "cannot be timed: explain it without measure=True, or without "
                 "jit_compile."
             )
-        if is_compiled_function(fn):
-            return compiled.plan_of_compiled(fn.graph, _settings_of_body)
-    graph_def, kept, name = traced_graph(fn, args, dict(kwargs), fetches, batch)
-    config = config_for(graph_def)
-    graph_def = grappler_preview.optimized_graph(graph_def, kept)
-    item, chosen = item_and_settings(graph_def, kept, config)
-    chosen = _foreseeing(chosen, config, graph_settings.target_device_type(graph_def))
-    shapes = functools.partial(shapes_from_graph_def, graph_def)
+    drafts = drafts_of(fn, settings_of, args, kwargs, fetches=fetches, batch=batch)
     if measure:
-        return prediction_of(graph_def, item, chosen, shapes(), name)
-    plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
-    if isinstance(fn, GraphDef):
-        return plan
-    return compiled.plan_with_compiled(plan, fn.graph, _settings_of_body)
+        return prediction_of(next(drafts).draft)
+    return compiled.plan_of_parts(tuple(drafts))
 
 
-def _settings_of_body(
-    graph_def: GraphDef, item: Item, device_type: str
-) -> tuple[Item, Settings]:
-    """Return the item and the settings of a body that runs on some device."""
+def drafts_of(
+    fn: Any,
+    settings_of: Callable[[AmpConfig, str], Settings],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = NO_ARGUMENTS,
+    *,
+    fetches: Iterable[str] | None = None,
+    batch: int | None = None,
+    optimized: Optimized = grappler_preview.optimized_graph,
+) -> Iterator[compiled.DraftPart]:
+    """Yield the drafts of a function, and of the compiled ones that it calls.
+
+    Args:
+      fn: as `explain` is given it, like what follows.
+      settings_of: returns the settings of the pass for a configuration and a device.
+      args: what the function is called with, or the fetches of a GraphDef.
+      kwargs: its named arguments.
+      fetches: names of nodes, for a GraphDef.
+      batch: stands for an unknown first dimension of the inputs.
+      optimized: returns a graph as TensorFlow would leave it.
+    """
+
+    def of_body(
+        graph_def: GraphDef, item: Item, device_type: str
+    ) -> tuple[Item, Settings]:
+        config = config_for(graph_def)
+        own = item_of(graph_def, item.fetch, config)
+        preserve = (*item.preserve, *own.preserve)
+        item = dataclasses.replace(item, preserve=preserve, excluded=own.excluded)
+        return item, settings_of(config, device_type)
+
+    is_graph = isinstance(fn, GraphDef)
+    fn = fn if is_graph else concrete_function(fn, args, kwargs)
+    if not is_graph and is_compiled_function(fn):
+        yield from compiled.drafts_of_compiled(fn.graph, of_body)
+        return
+    graph_def, kept, name = traced_graph(fn, args, kwargs, fetches, batch)
     config = config_for(graph_def)
-    chosen = graph_settings.settings_from_config(config, device_type)
-    chosen = _foreseeing(chosen, config, device_type)
-    return item_of_body(graph_def, item, config), chosen
-
-
-def _foreseeing(chosen: Settings, config: AmpConfig, device_type: str) -> Settings:
-    """Return settings that know what steps have decided, and will once they run."""
-    own_steps = own_steps_for(config, device_type)
-    if own_steps is not None:
-        own_steps = own_steps._replace(foresees=True)
-    return dataclasses.replace(chosen, own_steps=own_steps)
-
-
-def item_of_body(graph_def: GraphDef, item: Item, config: AmpConfig) -> Item:
-    """Return the item of a body, given that of its calls."""
-    own = item_of(graph_def, item.fetch, config)
-    preserve = (*item.preserve, *own.preserve)
-    return dataclasses.replace(item, preserve=preserve, excluded=own.excluded)
+    graph_def = optimized(graph_def, kept)
+    draft = pipeline.draft_graph(
+        graph_def,
+        item_of(graph_def, kept, config),
+        settings_of(config, graph_settings.target_device_type(graph_def)),
+        shapes=functools.partial(shapes_from_graph_def, graph_def),
+        name=name,
+    )
+    yield compiled.DraftPart("", 1.0, draft)
+    if not is_graph:
+        yield from compiled.drafts_of_callees(fn.graph, of_body)
 
 
 def traced_graph(
     fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = NO_ARGUMENTS,
     fetches: Iterable[str] | None = None,
     batch: int | None = None,
 ) -> tuple[GraphDef, tuple[str, ...], str]:
@@ -164,44 +195,54 @@ def traced_graph(
 
     `batch` stands for an unknown first dimension of a function's inputs.
     """
-    if isinstance(fn, GraphDef):
-        return fn, _node_names(fn, _fetches(args, fetches)), "graph"
-    function = concrete_function(fn, args, kwargs)
-    graph_def = grappler_preview.graph_with_variables(function.graph)
-    if batch is not None:
-        set_batch(graph_def, batch)
-    kept = grappler_preview.kept_nodes(function.graph)
-    return graph_def, kept, name_of(function.graph)
+    if not isinstance(fn, GraphDef):
+        function = concrete_function(fn, args, kwargs)
+        graph_def = grappler_preview.graph_with_variables(function.graph)
+        if batch is not None:
+            set_batch(graph_def, batch)
+        kept = grappler_preview.kept_nodes(function.graph)
+        return graph_def, kept, name_of(function.graph)
 
+    def refusal(what: str) -> ValueError:
+        return ValueError(
+            f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', "
+            "'loss') or (graph_def, fetches=['logits', 'loss'])."
+        )
 
-def item_and_settings(
-    graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
-) -> tuple[Item, Settings]:
-    """Return the item and the settings of a graph that TensorFlow has not passed."""
-    chosen = graph_settings.settings_from_config(
-        config, graph_settings.target_device_type(graph_def)
-    )
-    return item_of(graph_def, kept, config), chosen
+    if args and fetches is not None:
+        raise refusal(f"received {args!r} beside fetches={fetches!r}")
+    given: tuple[Any, ...] = args if fetches is None else (fetches,)
+    # Names one by one, or one iterable of them.
+    if len(given) == 1 and isinstance(given[0], Iterable):
+        given = (given[0],) if isinstance(given[0], str) else tuple(given[0])
+    for name in given:
+        if not isinstance(name, str):
+            raise refusal(f"received {name!r} for a name")
+    names = tuple(map(name_in, given))
+    present = {node.name for node in fn.node}
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise refusal(f"the GraphDef has no node {', '.join(missing)}")
+    if not names:
+        raise refusal("a GraphDef needs fetches")
+    return fn, names, "graph"
 
 
 def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> Item:
     """Return the item of a graph that Grappler has optimized."""
     return Item(
         fetch=kept,
-        preserve=_marks(graph_def).strangers,
+        preserve=marks_from_graph_def(graph_def, scope_registry.canonical_id).strangers,
         excluded=excluded_parts(graph_def, config.exclude),
     )
 
 
 def config_for(graph_def: GraphDef) -> AmpConfig:
     """Return the configuration that a graph was traced under, or that is in force."""
-    scope = scope_registry.scope_of(_marks(graph_def).settings or "")
+    marks = marks_from_graph_def(graph_def, scope_registry.canonical_id)
+    scope = scope_registry.scope_of(marks.settings or "")
     config = scope.config if scope else current_config()
     return config or AmpConfig.from_env()
-
-
-def _marks(graph_def: GraphDef) -> Marks:
-    return marks_from_graph_def(graph_def, scope_registry.canonical_id)
 
 
 def is_concrete(fn: Any) -> bool:
@@ -209,44 +250,13 @@ def is_concrete(fn: Any) -> bool:
     return hasattr(fn, "structured_input_signature") and hasattr(fn, "graph")
 
 
-def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the one graph of `fn` that these arguments select."""
     if is_concrete(fn):
         return fn
     if not hasattr(fn, "get_concrete_function"):
         fn = tf.function(fn)
     return fn.get_concrete_function(*args, **kwargs)
-
-
-def _fetches(args: tuple[Any, ...], fetches: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the fetches of a GraphDef: names one by one, or one iterable of them."""
-    if args and fetches is not None:
-        raise _no_fetches(f"received {args!r} beside fetches={fetches!r}")
-    given: tuple[Any, ...] = args if fetches is None else (fetches,)
-    if len(given) == 1 and isinstance(given[0], Iterable):
-        given = (given[0],) if isinstance(given[0], str) else tuple(given[0])
-    for name in given:
-        if not isinstance(name, str):
-            raise _no_fetches(f"received {name!r} for a name")
-    return given
-
-
-def _node_names(graph_def: GraphDef, fetches: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(map(name_in, fetches))
-    present = {node.name for node in graph_def.node}
-    missing = [name for name in names if name not in present]
-    if missing:
-        raise _no_fetches(f"the GraphDef has no node {', '.join(missing)}")
-    if not names:
-        raise _no_fetches("a GraphDef needs fetches")
-    return names
-
-
-def _no_fetches(what: str) -> ValueError:
-    return ValueError(
-        f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', 'loss') "
-        "or (graph_def, fetches=['logits', 'loss'])."
-    )
 
 
 def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None:

@@ -19,12 +19,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass import pipeline
 from grappler_pass.graph.device_types import device_type_of
-from grappler_pass.graph.shapes import Shapes
-from grappler_pass.graph.view import Item
-from grappler_pass.planning.decisions import UnaskedSteps, trial_from_draft
-from grappler_pass.planning.draft import Draft, Settings, Trial
+from grappler_pass.planning.decisions import trial_from_draft
+from grappler_pass.planning.draft import Draft, Trial
 from grappler_pass.planning.plan import Plan
 from grappler_pass.rewriting.apply import CAST_STEM
 from tf_amp.compare.alternation import Verdict, alternate
@@ -219,25 +216,16 @@ def _over(before: float, after: float) -> float:
     return before / after if after > 0.0 else 1.0
 
 
-def prediction_of(
-    graph_def: Any, item: Item, settings: Settings, shapes: Shapes, name: str
-) -> Prediction:
-    """Plan a graph as Grappler passes it, run it both ways, and return the times."""
-    draft = pipeline.draft_graph(
-        graph_def,
-        item,
-        # What steps might withdraw is to be seen measured.
-        dataclasses.replace(settings, own_steps=UnaskedSteps()),
-        shapes=lambda: shapes,
-        name=name,
-    )
-    trial = trial_from_draft(dataclasses.replace(draft, shapes=shapes))
+def prediction_of(draft: Draft) -> Prediction:
+    """Run the graph of a draft as it is and rewritten, and return the times."""
+    # What the shapes leave open, a run leaves open too.
+    trial = trial_from_draft(dataclasses.replace(draft, shapes=draft.infer_shapes()))
     try:
         return _measured(draft, trial)
     except (NotRunnableError, tf.errors.OpError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise NotMeasurableError(
-            f"{name or 'The graph'} cannot be run: {why}."
+            f"{draft.name or 'The graph'} cannot be run: {why}."
         ) from error
 
 

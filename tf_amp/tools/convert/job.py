@@ -12,12 +12,11 @@ from rich.console import Group
 from rich.text import Text
 
 from grappler_pass.planning.plan import Plan
-from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.amp_config import AmpConfig, checked_settings, with_settings
 from tf_amp.config.setting_values import checked_patterns, checked_word
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.report import codec
 from tf_amp.report.display import Display
-from tf_amp.tools.choice import Choice
 from tf_amp.tools.convert.files import size_of
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.tracing.stamps import current_config
@@ -31,11 +30,11 @@ class Options:
     """What the user wants; names and meanings are those of `tf_amp.convert`.
 
     Attributes:
-      choice: the settings that were given.
-      config: those in force, with the choice in it.
+      given: the settings that were given.
+      config: those in force, with the given ones in it.
     """
 
-    choice: Choice
+    given: Mapping[str, Any]
     config: AmpConfig
     keep_io: bool = True
     weights: str = FLOAT32
@@ -60,8 +59,11 @@ def options_from(
       ScriptMissingError: there is no file of calibration data.
     """
     in_force = current_config() or AmpConfig.from_env()
-    choice = Choice(dtype, opt_level, device_profile, checked_patterns(exclude))
-    options = Options(choice, choice.applied_to(in_force), **others)
+    settings = checked_settings(dtype=dtype, opt_level=opt_level)
+    settings["exclude"] = checked_patterns(exclude)
+    if device_profile is not None:
+        settings["device_profile"] = device_profile
+    options = Options(settings, with_settings(in_force, settings), **others)
     for name, allowed in _ALLOWED.items():
         checked_word(getattr(options, name), name, allowed, fold=str)
     if options.batch is not None and options.batch < 1:

@@ -260,10 +260,8 @@ def unmixed() -> contextlib.AbstractContextManager[object]:
 
 def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> Planner:
     """Return what graphs are rewritten with, given ranges on data if there are any."""
-    if options.choice.device_profile is not None:
-        target = target_device.target_of(
-            options.choice.device_profile, options.config.dtype
-        )
+    if (profile := options.given.get("device_profile")) is not None:
+        target = target_device.target_of(profile, options.config.dtype)
         device_type, chosen = target.device_type, target.settings(options.config)
     else:
         device_type = graph_settings.target_device_type(graph_def)
@@ -287,7 +285,7 @@ def mix(
     """Rewrite a graph with its functions, in place, as the options say."""
     _refuse_mixed(meta_graph.graph_def)
     warnings = (
-        *_unmatched(options.choice.exclude, meta_graph.graph_def),
+        *_unmatched(options.given["exclude"], meta_graph.graph_def),
         *_unknown(meta_graph.graph_def),
     )
     storage = Storage()

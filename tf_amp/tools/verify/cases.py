@@ -22,9 +22,9 @@ from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.draft import Settings
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.amp_config import AmpConfig, with_settings
 from tf_amp.errors import NotMeasurableError
-from tf_amp.rewriting import host, stripping
+from tf_amp.rewriting import graph_settings, host, stripping
 from tf_amp.rewriting.compiled import Uncompiled, WithoutXla
 from tf_amp.rewriting.graph_settings import settings_under_xla
 from tf_amp.run import recording
@@ -33,7 +33,6 @@ from tf_amp.run.graph_cases import GraphCase, sandbox_of
 from tf_amp.run.graph_copy import Array, Content
 from tf_amp.run.recording import Records, Tap
 from tf_amp.tools import explanation, running_scripts
-from tf_amp.tools.choice import Choice
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.graph_names import name_of
@@ -43,56 +42,44 @@ from tf_amp.tracing.stamp_reader import variable_names, with_traced_shapes
 
 def case_of(
     fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    choice: Choice,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = explanation.NO_ARGUMENTS,
+    *,
     fetches: Iterable[str] | None = None,
-) -> GraphCase:
-    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`."""
-    if isinstance(fn, GraphDef):
-        graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
-        given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
-        return _case_from_graph(graph_def, kept, choice, given, name=name)
-    function = explanation.concrete_function(fn, args, kwargs)
-    values = arguments_by_placeholder(function, args, kwargs)
-    return case_from_function(function, choice, values)
-
-
-def case_from_function(
-    function: Any,
-    choice: Choice,
-    values: Mapping[str, Array],
+    settings: Mapping[str, Any] = explanation.NO_ARGUMENTS,
+    values: Mapping[str, Array] | None = None,
     batch: int | None = None,
 ) -> GraphCase:
-    """Return a ConcreteFunction as a case, with the values its variables have now.
+    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`.
 
-    Those of its arguments are given, by the names that a sandbox gives them; `batch`
-    stands for an unknown first dimension of theirs.
+    Args:
+      fn: a function has the values that its variables have now.
+      args: what it is called with, or the fetches of a GraphDef.
+      kwargs: its named arguments.
+      fetches: names of nodes, for a GraphDef.
+      settings: checked ones that go before those in force.
+      values: of arguments, by the names that a sandbox gives them; None: those of
+        `args` and `kwargs`.
+      batch: stands for an unknown first dimension of the arguments.
     """
+    if isinstance(fn, GraphDef):
+        graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
+        known = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
+        return _case_from_graph(graph_def, kept, known, settings, name=name)
+    function = explanation.concrete_function(fn, args, kwargs)
+    if values is None:
+        values = arguments_by_placeholder(function, args, dict(kwargs))
     captured, names = captured_values(function)
-    graph_def, kept, name = explanation.traced_graph(function, (), {}, batch=batch)
+    graph_def, kept, name = explanation.traced_graph(function, batch=batch)
     return _case_from_graph(
         graph_def,
         kept,
-        choice,
         {**captured, **values},
+        settings,
         name=name,
         variables=names,
         outputs=_outputs_of(function),
         is_compiled=is_compiled_function(function),
-    )
-
-
-def case_from_traced(graph: Any, values: Mapping[str, Array]) -> GraphCase:
-    """Return a traced function that XLA compiles as a case, with its arguments."""
-    return _case_from_graph(
-        grappler_preview.graph_with_variables(graph),
-        grappler_preview.kept_nodes(graph),
-        Choice(),
-        values,
-        name=name_of(graph),
-        outputs=_outputs_of(graph),
-        is_compiled=True,
     )
 
 
@@ -122,8 +109,8 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
 def _case_from_graph(
     graph_def: Any,
     kept: tuple[str, ...],
-    choice: Choice,
     values: Mapping[str, Array],
+    settings: Mapping[str, Any] = explanation.NO_ARGUMENTS,
     *,
     name: str,
     variables: Mapping[str, str] | None = None,
@@ -131,7 +118,7 @@ def _case_from_graph(
     is_compiled: bool = False,
 ) -> GraphCase:
     """Return a traced graph, run for the nodes that are kept, as a case."""
-    config = choice.applied_to(explanation.config_for(graph_def))
+    config = with_settings(explanation.config_for(graph_def), settings)
     # What it calls is in 16 bits already, also where it stays float32 itself.
     is_compiled = is_compiled or stripping.has_rewritten(graph_def)
     if is_compiled:
@@ -153,9 +140,15 @@ def _unwatched_case(
     name: str,
 ) -> GraphCase:
     """Return a graph as Grappler leaves it as a case."""
-    item, chosen = explanation.item_and_settings(graph_def, kept, config)
-    shapes = with_traced_shapes(graph_def, shapes_from_graph_def(graph_def))
-    return GraphCase(graph_def, item, shapes, chosen, values, name=name)
+    device_type = graph_settings.target_device_type(graph_def)
+    return GraphCase(
+        graph_def,
+        explanation.item_of(graph_def, kept, config),
+        with_traced_shapes(graph_def, shapes_from_graph_def(graph_def)),
+        graph_settings.settings_from_config(config, device_type),
+        values,
+        name=name,
+    )
 
 
 def watched(
@@ -194,7 +187,7 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> GraphCase:
         graph_def, kept, name = fn, tuple(fetches), ""
         values: Mapping[str, Array] = {}
     else:
-        graph_def, kept, name = explanation.traced_graph(fn, (), {})
+        graph_def, kept, name = explanation.traced_graph(fn)
         values, _ = captured_values(fn)
     config = explanation.config_for(graph_def)
     inlined = _inlined_as_traced(graph_def, kept)
@@ -315,7 +308,15 @@ class _Captured:
             if argument in self.compiled.arguments:
                 placeholder = self.compiled.arguments[argument]
                 values[f"{placeholder}{colon}{output}"] = value
-        return case_from_traced(self.compiled.graph, values)
+        graph = self.compiled.graph
+        return _case_from_graph(
+            grappler_preview.graph_with_variables(graph),
+            grappler_preview.kept_nodes(graph),
+            values,
+            name=name_of(graph),
+            outputs=_outputs_of(graph),
+            is_compiled=True,
+        )
 
 
 def named_leaves(result: Any) -> Iterator[tuple[str, Any]]:

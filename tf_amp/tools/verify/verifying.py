@@ -28,6 +28,7 @@ from grappler_pass.eligibility.exclusions import (
 from grappler_pass.functions import conversion
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.amp_config import checked_settings
 from tf_amp.config.setting_values import (
     checked_patterns,
     checked_tolerance,
@@ -45,8 +46,7 @@ from tf_amp.run.graph_cases import (
 from tf_amp.run.graph_copy import Array, Values
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import explanation
-from tf_amp.tools.choice import Choice
-from tf_amp.tools.verify.cases import case_from_function, case_of
+from tf_amp.tools.verify.cases import case_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,
     Culprit,
@@ -107,14 +107,15 @@ def verify(
     """
     check_tensorflow()
     explanation.check_named(verify, fn, kwargs)
-    choice = Choice(dtype, opt_level, exclude=checked_patterns(exclude or ()))
-    case = case_of(fn, args, kwargs, choice, fetches)
+    settings = checked_settings(dtype=dtype, opt_level=opt_level)
+    settings["exclude"] = checked_patterns(exclude or ())
+    case = case_of(fn, args, kwargs, fetches=fetches, settings=settings)
     return verified(case, tolerance=checked_tolerance(tolerance), bisect=bisect)
 
 
 def verify_saved_model(
     folder: pathlib.Path,
-    choice: Choice,
+    settings: Mapping[str, Any],
     *,
     signature: str | None = None,
     file: pathlib.Path | None = None,
@@ -124,9 +125,9 @@ def verify_saved_model(
 ) -> tuple[Verification, ...]:
     """Verify each signature of a SavedModel, or the one named.
 
-    The file is an .npz with data; None: made-up data, of `batch` rows where the model
-    leaves that open. The tolerance and `bisect` are as for `verify`, and so are errors,
-    beside those of `signatures_of`.
+    The settings go before those in force. The file is an .npz with data; None: made-up
+    data, of `batch` rows where the model leaves that open. The tolerance and `bisect`
+    are as for `verify`, and so are errors, beside those of `signatures_of`.
     """
     by_name: dict[str, Verification] = {}
     signatures = tuple(data.signatures_of(folder, signature).items())
@@ -136,7 +137,10 @@ def verify_saved_model(
             batches = data.batches_from_file(file, data.specs_of(function))
             values = [data.batch_by_placeholder(function, each) for each in batches]
             words = str(file)
-        cases = (case_from_function(function, choice, each, batch) for each in values)
+        cases = (
+            case_of(function, settings=settings, values=each, batch=batch)
+            for each in values
+        )
         by_name[name] = worst_of(
             [
                 verified(case, tolerance=tolerance, bisect=bisect, data=words)

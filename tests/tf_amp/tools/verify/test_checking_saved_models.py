@@ -12,11 +12,10 @@ import tf_amp
 from tests import planted
 from tf_amp.commands import cli
 from tf_amp.errors import UnfitDataError
-from tf_amp.tools.choice import Choice
 from tf_amp.tools.ranges import ranges_of_saved_model
 from tf_amp.tools.verify.verifying import verify_saved_model
 
-_LOW = Choice("bfloat16", "O2")
+_LOW = {"dtype": "bfloat16", "opt_level": "O2"}
 
 
 class _Words(tf.Module):
