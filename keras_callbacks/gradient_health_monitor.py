@@ -32,7 +32,7 @@ from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import bypass
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.stamps import current_config
-from tf_amp.training.states import find_state
+from tf_amp.training.scale_state import find_state
 
 # What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
 # numbers that most devices take for 0.

@@ -17,9 +17,9 @@ from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.step_functions import number, steps_up_to
 from keras_callbacks.summaries import STEPS_AT_ONCE
 from tf_amp.config.loss_scales.arguments import check_count
-from tf_amp.training import restored_scales, states
-from tf_amp.training.restored_scales import kind_of
-from tf_amp.training.weights import handles_of
+from tf_amp.training import checkpoint_record, scale_state
+from tf_amp.training.checkpoint_record import kind_of
+from tf_amp.training.scale_state import handles_of
 
 # Points of a history.
 _MOST = 2000
@@ -71,13 +71,13 @@ class ScaleReadings:
         optimizer: Any = getattr(model, "optimizer", None)
         self.steps = self._steps_before = 0
         self._begin = {
-            id(state): _chosen(state.evaluate()) for state in states.states_here()
+            id(state): _chosen(state.evaluate()) for state in scale_state.states_here()
         }
         # What states that a model is still to make begin with, by kind. Those of models
         # that are not built would raise, or have none.
         is_built = getattr(model, "built", False)
         weights = handles_of(model.trainable_variables if is_built else ())
-        waiting = restored_scales.still_waiting(weights)
+        waiting = checkpoint_record.still_waiting(weights)
         self._restored = {state.kind: _chosen(state.values) for state in waiting}
         self._state: Any = None
         self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
@@ -113,7 +113,7 @@ class ScaleReadings:
         )
 
     def _candidates(self) -> list[Any]:
-        return states.states_here() if self._state is None else [self._state]
+        return scale_state.states_here() if self._state is None else [self._state]
 
     def _reading(
         self, values: Iterable[tuple[Any, _Values]], steps: int

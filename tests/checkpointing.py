@@ -13,7 +13,7 @@ from tests.checkpoint_ways import X, Y
 from tests.scaling import scaled_by
 from tf_amp import DynamicLossScale, LossScale
 from tf_amp.rewriting import host
-from tf_amp.training import checkpoints, optimizers, restored_scales, states
+from tf_amp.training import checkpoint_record, checkpoints, optimizers, scale_state
 
 
 def dynamic(initial: float = 2.0**10) -> DynamicLossScale:
@@ -31,9 +31,9 @@ def fit(model: Any, *inputs: np.ndarray, **arguments: Any) -> None:
 def anew() -> Iterator[None]:
     """Begin as a process does: no state, nothing restored, no plan."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(states, "_eager_states", {})
-        patch.setattr(states, "_latest", [])
-        patch.setattr(restored_scales, "_restored", [])
+        patch.setattr(scale_state, "_eager_states", {})
+        patch.setattr(scale_state, "_latest", [])
+        patch.setattr(checkpoint_record, "_restored", [])
         patch.setattr(optimizers, "_applied", [])
         host.forget()
         yield

@@ -35,8 +35,8 @@ _OF_LOSS_SCALES = (
     Fault(
         "The loss scale grows beyond its maximum, to infinity in the end.",
         "tf_amp/config/loss_scales/dynamic.py",
-        'grown = tf.minimum(state["scale"] * self.growth_factor, self.maximum)',
-        'grown = state["scale"] * self.growth_factor',
+        "grown = tf.minimum(scale * self.growth_factor, self.maximum)",
+        "grown = scale * self.growth_factor",
         (
             f"{_TF_AMP}/config/loss_scales/test_loss_scale.py::"
             "test_a_dynamic_loss_scale_does_what_a_ten_line_model_does",
@@ -274,7 +274,7 @@ _OF_FUSED_TRAINING = (
 _OF_CHECKPOINTS = (
     Fault(
         "A restored training begins with a fresh loss scale.",
-        "tf_amp/training/restored_scales.py",
+        "tf_amp/training/checkpoint_record.py",
         "return {**saved.values, **given(loss_scale)}",
         "return {**fresh, **given(loss_scale)}",
         (f"{_CHECKPOINTS}/test_checkpoints.py::test_a_state_in_use_is_set_back",),
@@ -291,16 +291,16 @@ _OF_CHECKPOINTS = (
     ),
     Fault(
         "A restored training plans its graphs anew.",
-        "tf_amp/training/checkpoint_record.py",
-        "    host.current().memory.resume(record.plans)\n",
+        "tf_amp/training/checkpoints.py",
+        "    host.current().memory.resume(kept.plans)\n",
         "",
         (f"{_CHECKPOINTS}/test_checkpoints.py::test_plans_go_with_a_checkpoint",),
     ),
     Fault(
         "A Saver cannot restore a checkpoint that was written without a loss scale.",
         "tf_amp/training/checkpoints.py",
-        "fresh = _missing(sess.graph, saver, shapes, path)",
-        "fresh: dict[Any, Any] = {}",
+        "restore(saver, _Feeding(sess, feeds) if feeds else sess, save_path)",
+        "restore(saver, sess, save_path)",
         (
             f"{_CHECKPOINTS}/test_checkpoints_in_sessions.py::"
             "test_a_checkpoint_of_before_restores_and_the_scale_starts_fresh",

@@ -13,8 +13,8 @@ from tests.processes import ROOT
 
 # Locks, each with what takes it.
 _TAKERS = {
-    "restored_scales._lock": "restored_scales.still_waiting()",
-    "states._lock": "states.states_here()",
+    "checkpoint_record._lock": "checkpoint_record.still_waiting()",
+    "scale_state._lock": "scale_state.states_here()",
     "plans._made._lock": "plans.known()",
     "private._installing": "private.install_when_imported(private.CREATE_SESSION, id)",
     "memory._file._lock": "memory.keep('g', KeptVerdict('g', True, 2.0, 1.0, 0.0))",
@@ -33,7 +33,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from tf_amp.compare.own_steps import StepComparison
         from tf_amp.rewriting.resumed_plans import Memory
         from tf_amp.tools.ranges import Statistics, _Graph
-        from tf_amp.training import restored_scales, states
+        from tf_amp.training import checkpoint_record, scale_state
 
         seen, plans, steps = Statistics(), Memory(), StepComparison()
         folder = tempfile.mkdtemp()

@@ -130,9 +130,9 @@ def _build_host() -> None:
 
 
 def _skipped_steps() -> int | None:
-    from tf_amp.training import states
+    from tf_amp.training import scale_state
 
-    known = states.latest_state()
+    known = scale_state.latest_state()
     if known is None or known.in_graph or not known.loss_scale.scales:
         return None
     return int(known.evaluate()["skipped_steps"])

@@ -8,8 +8,12 @@ beside files of other formats as a file of its own:
 That is written whole or not at all, and before the checkpoint itself, which may then
 not come about: so it holds the record before this one as well, and each says what
 weights it belongs to. A file that cannot be read is put aside, with one warning, and
-the training starts fresh. What was restored and has found no use yet is kept in what is
-saved next.
+the training starts fresh.
+
+What was restored goes with the weights that were restored: a loss scale takes it up as
+soon as it scales gradients of one of these, which may be the first it scales at all.
+Whatever else is trained in the process does not notice. What has found no use yet is
+kept in what is saved next.
 """
 
 from __future__ import annotations
@@ -22,19 +26,36 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grappler_pass.costs.atomic_file import replacing
-from tf_amp.errors import UnreadableRecordError
+from grappler_pass.fork_safety import renewed_lock
+from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
+from tf_amp.config.loss_scales.words import words_from_loss_scale
+from tf_amp.errors import CheckpointMismatchError, ConfigError, UnreadableRecordError
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
-from tf_amp.training import optimizers, restored_scales
-from tf_amp.training.restored_scales import SavedScale, is_usable, saved_scale
-from tf_amp.training.scale_state import ScaleState
-from tf_amp.training.states import latest_state, states_here
-from tf_amp.training.weights import Handles
+
+# Of variables, by identity. Whoever keeps them keeps them weakly, so that no number is
+# given twice.
+Handles = Mapping[int, Any]
+Values = Mapping[str, float | int]
 
 _FORMAT = 1
 # More than a graph can have whose GraphDef fits into 2 GiB.
 _MOST_SLOTS = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedScale:
+    """The state of one loss scale as it was saved.
+
+    Attributes:
+      kind: name of the loss scale's class.
+      words: the loss scale in words, human-readable and to distinguish two of a class.
+      values: its state by name.
+    """
+
+    kind: str
+    words: str
+    values: Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +83,8 @@ class Record:
 
 def text_from_records(records: Sequence[Record]) -> str:
     """Return JSON that `records_from_text` reads back equal."""
-    found = [dataclasses.asdict(record) for record in records]
-    return json.dumps({"tf_amp": _FORMAT, "records": found}, indent=1)
+    fields = [dataclasses.asdict(record) for record in records]
+    return json.dumps({"tf_amp": _FORMAT, "records": fields}, indent=1)
 
 
 def records_from_text(text: str) -> tuple[Record, ...]:
@@ -80,43 +101,35 @@ def records_from_text(text: str) -> tuple[Record, ...]:
                 f"its format is {version!r}; this version of tf-amp reads {_FORMAT}"
             )
         return tuple(map(_record_from_json, fields["records"]))
+    except UnreadableRecordError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, UnreadableRecordError):
-            raise
         raise UnreadableRecordError(f"{type(error).__name__}: {error}") from error
 
 
 def _record_from_json(fields: dict[str, Any]) -> Record:
-    scales = tuple(map(_scale_from_json, fields.pop("loss_scales")))
-    plans = {key: _plan_from_json(plan) for key, plan in fields.pop("plans").items()}
-    return Record(loss_scales=scales, plans=plans, **fields)
-
-
-def _plan_from_json(fields: Mapping[str, Any]) -> PlanRecord:
-    plan = PlanRecord(**fields)
-    if type(plan.count) is not int or not 0 <= plan.count <= _MOST_SLOTS:
-        raise UnreadableRecordError(
-            f"the plan of {plan.graph} has {plan.count!r} slots"
-        )
-    low = int(plan.low, 16)
-    if low < 0 or low.bit_length() > plan.count:
-        raise UnreadableRecordError(f"the plan of {plan.graph} has too many slots")
-    return plan
-
-
-def _scale_from_json(fields: Mapping[str, Any]) -> SavedScale:
-    """Return a scale whose values are numbers; others would do harm much later."""
-    scale = SavedScale(**fields)
-    for name, value in scale.values.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
+    """Return a record whose numbers are such; others would do harm much later."""
+    scales = tuple(SavedScale(**scale) for scale in fields.pop("loss_scales"))
+    for scale in scales:
+        for name, value in scale.values.items():
+            if type(value) not in (int, float):
+                raise UnreadableRecordError(
+                    f"{name} of {scale.kind} is {value!r}, no number"
+                )
+        if not is_usable(scale.values.get("scale", 1.0)):
             raise UnreadableRecordError(
-                f"{name} of {scale.kind} is {value!r}, no number"
+                f"the scale of {scale.kind} is {scale.values['scale']}"
             )
-    if not is_usable(scale.values.get("scale", 1.0)):
-        raise UnreadableRecordError(
-            f"the scale of {scale.kind} is {scale.values['scale']}"
-        )
-    return scale
+    plans = {key: PlanRecord(**plan) for key, plan in fields.pop("plans").items()}
+    for plan in plans.values():
+        if type(plan.count) is not int or not 0 <= plan.count <= _MOST_SLOTS:
+            raise UnreadableRecordError(
+                f"the plan of {plan.graph} has {plan.count!r} slots"
+            )
+        low = int(plan.low, 16)
+        if low < 0 or low.bit_length() > plan.count:
+            raise UnreadableRecordError(f"the plan of {plan.graph} has too many slots")
+    return Record(loss_scales=scales, plans=plans, **fields)
 
 
 SUFFIX = ".tf_amp.json"
@@ -163,7 +176,14 @@ def read_beside(path: Any) -> tuple[Record, ...]:
             "%s cannot be read, and is not used: %s", beside, error
         )
     except (UnreadableRecordError, UnicodeDecodeError) as error:
-        _put_aside(beside, error)
+        aside = beside.with_name(beside.name + ASIDE)
+        try:
+            beside.replace(aside)
+        except OSError:
+            aside = beside
+        Code.RECORD_IS_UNUSABLE.warn(
+            "%s is damaged (%s) and not used; it is now %s.", beside, error, aside
+        )
     return ()
 
 
@@ -171,20 +191,6 @@ def remove_beside(path: Any) -> None:
     """Remove the record beside a checkpoint, if there is one."""
     if not _is_remote(path):
         path_beside(path).unlink(missing_ok=True)
-
-
-def _put_aside(beside: pathlib.Path, error: Exception) -> None:
-    aside = beside.with_name(beside.name + ASIDE)
-    try:
-        beside.replace(aside)
-    except OSError:
-        aside = beside
-    Code.RECORD_IS_UNUSABLE.warn(
-        "%s is damaged (%s) and not used; it is now %s.",
-        beside,
-        error,
-        aside,
-    )
 
 
 def _is_remote(path: Any) -> bool:
@@ -197,69 +203,227 @@ def _is_remote(path: Any) -> bool:
     return remote
 
 
-def take_record(weights: Handles, session: Any = None) -> Record:
-    """Return the record of this training as it is now.
+@dataclasses.dataclass(eq=False)
+class Restored:
+    """What one checkpoint holds of loss scales, until these take it up.
 
-    Args:
-      weights: that are saved with it.
-      session: for a training in a `tf.Graph`.
-    """
-    states = _states_in_use()
-    # Weights that were never trained, such as an average of others, go with all.
-    own = [state for state in states if state.has_trained(weights)]
-    scales = (
-        saved_scale(state.loss_scale, state.evaluate(session))
-        for state in own or states
-    )
-    return Record(
-        loss_scales=(*scales, *restored_scales.still_waiting(weights)),
-        plans=host.current().memory.known(),
-        has_optimizer=optimizers.have_applied(),
-    )
-
-
-def put_record_back(
-    record: Record,
-    path: str,
-    weights: Callable[[], Handles | None],
-    session: Any = None,
-) -> list[Any]:
-    """Let the training of some weights go on from a record, now or once it begins.
-
-    Args:
-      record: an empty one changes nothing, but that a loss scale that starts fresh says
-        so.
+    Attributes:
       path: of the checkpoint, for messages.
-      weights: returns what was restored with the record.
-      session: for a training in a `tf.Graph`.
+      scales: in the order in which they were first used; none if it holds none.
+      weights: returns what was restored with them, as far as there is any by now; None
+        once it is gone.
+      taken: the places of those that loss scales go on from, by identity of the loss
+        scale, which is kept alive; it may have one more state, under another strategy.
+    """
 
-    Returns:
-      What is still to be run in a Session, where none was given.
+    path: str
+    scales: tuple[SavedScale, ...]
+    weights: Callable[[], Handles | None]
+    taken: dict[int, tuple[LossScale, int]] = dataclasses.field(default_factory=dict)
+
+    def take(
+        self, loss_scale: LossScale, fresh: Values, *, only_equal: bool = False
+    ) -> Values | None:
+        """Return the saved state of a loss scale, which is that of no other then.
+
+        It can go on from one of its class with the values that it has itself. Of an
+        equal one it does so even if one that is only of its class came before.
+        """
+        if id(loss_scale) not in self.taken:
+            alike = [
+                place
+                for place, saved in enumerate(self.scales)
+                if saved.kind == kind_of(loss_scale)
+                and saved.values.keys() == fresh.keys()
+            ]
+            words = [saved.words for saved in self.scales]
+            taken = {place for _, place in self.taken.values()}
+            by_equals = {i for o, i in self.taken.values() if words_of(o) == words[i]}
+            own = words_of(loss_scale)
+            places = [i for i in alike if words[i] == own and i not in by_equals]
+            if not only_equal:
+                places += [i for i in alike if i not in taken]
+            if not places:
+                return None
+            self.taken[id(loss_scale)] = (loss_scale, places[0])
+        saved = self.scales[self.taken[id(loss_scale)][1]]
+        return {**saved.values, **given(loss_scale)}
+
+    def left(self) -> tuple[SavedScale, ...]:
+        """Return what no loss scale has taken."""
+        taken = {place for _, place in self.taken.values()}
+        return tuple(s for i, s in enumerate(self.scales) if i not in taken)
+
+    def refuse(self, loss_scale: LossScale) -> None:
+        """Raise CheckpointMismatchError if what is left is of other loss scales."""
+        for saved in self.left():
+            raise mismatch(self.path, saved, loss_scale)
+
+    def shares(self, weights: Handles) -> bool:
+        """Return whether some of these weights were restored with it."""
+        return not weights.keys().isdisjoint(self.weights() or ())
+
+    def may_share(self, weights: Handles) -> bool:
+        """Return whether that may be so, for all that is known of either."""
+        own = self.weights()
+        known = bool(own and weights)
+        return own is not None and (not known or self.shares(weights))
+
+
+# Until gradients of those weights are scaled, under whatever settings; at most so many,
+# more than a program restores before it begins to train.
+_restored: list[Restored] = []
+_MOST = 32
+_lock = renewed_lock()
+
+
+def wait(
+    scales: tuple[SavedScale, ...],
+    path: str,
+    weights: Callable[[], Handles | None] = dict,
+) -> Restored:
+    """Let loss scales go on as saved once they scale gradients of restored weights.
+
+    What was restored to the same weights before waits in vain from now on, unless
+    nothing is known now.
+
+    Args:
+      scales: in the order in which they were first used; none if the checkpoint holds
+        none.
+      path: of the checkpoint, for messages.
+      weights: returns those restored with it; where there are none, any will do.
+    """
+    restored = Restored(path, scales, weights)
+    now = weights() or {}
+    with _lock:
+        alive = [one for one in _restored if one.weights() is not None]
+        same = [one for one in alive if one.shares(now)]
+        others = [one for one in alive if one not in same]
+        latest = same if same and not scales else [restored]
+        _restored[:] = [*others, *latest][-_MOST:]
+    return restored
+
+
+def still_waiting(weights: Handles | None = None) -> tuple[SavedScale, ...]:
+    """Return what was restored, with some weights if given, and has not been taken."""
+    with _lock:
+        concerned = [one for one in _restored if one.may_share(weights or {})]
+        return tuple(saved for one in concerned for saved in one.left())
+
+
+def resumed(
+    loss_scale: LossScale,
+    fresh: Values,
+    weights: Handles | None = None,
+    *,
+    has_state: bool = False,
+) -> Values | None:
+    """Return the state that a loss scale goes on from; None: no checkpoint says.
+
+    Args:
+      loss_scale: that meets weights for the first time.
+      fresh: what a new training begins with.
+      weights: that it is to scale gradients of, as far as is known.
+      has_state: whether it scales gradients of other weights already, and goes back to
+        nothing but what was restored with one of these.
 
     Raises:
-      CheckpointMismatchError: the record is that of another loss scale.
+      CheckpointMismatchError: saved was the state of another loss scale.
     """
-    host.current().memory.resume(record.plans)
-    restored = restored_scales.wait(record.loss_scales, path, weights)
-    if not record.loss_scales:
-        return []
-    now = weights() or {}
-    concerned = [s for s in states_here() if not s.weights or s.has_trained(now)]
-    operations: list[Any] = []
-    for state, values in restored_scales.shared_out(
-        restored, concerned, latest_state()
-    ):
-        if state.in_graph and session is None:
-            operations += state.write(values, values)
-        else:
-            state.replace(values, session)
-    return operations
+    known = weights or {}
+    with _lock:
+        latest = [*reversed(_restored)]
+        restored = next((one for one in latest if one.shares(known)), None)
+        if not has_state:
+            likely = (one for one in latest if one.may_share(known))
+            restored = restored or next(likely, None)
+        elif restored is not None and id(loss_scale) in restored.taken:
+            return None
+        if restored is None:
+            return None
+        values = restored.take(loss_scale, fresh)
+    if values is None:
+        restored.refuse(loss_scale)
+        if not has_state:
+            say_fresh(loss_scale, fresh, restored.path)
+    return values
 
 
-def _states_in_use() -> list[ScaleState]:
-    """Return one state of each loss scale: of several, under strategies, the latest."""
-    states, latest = states_here(), latest_state()
-    found = {id(state.loss_scale): state for state in states}
-    if latest is not None and any(state is latest for state in states):
-        found[id(latest.loss_scale)] = latest
-    return list(found.values())
+def shared_out(
+    restored: Restored, states: Sequence[Any], in_use: Any
+) -> list[tuple[Any, Values]]:
+    """Return states that exist, and the values that each of them goes back to.
+
+    Args:
+      restored: what was saved.
+      states: of the training that was restored, in the order in which they were made.
+      in_use: the state that gradients were last scaled by.
+
+    Raises:
+      CheckpointMismatchError: nothing of what was saved is for the state in use.
+    """
+    shared = []
+    with _lock:
+        for state in states:
+            restored.take(state.loss_scale, state.fresh, only_equal=True)
+        for state in sorted(states, key=lambda state: state is not in_use):
+            values = restored.take(state.loss_scale, state.fresh)
+            if values is not None:
+                shared.append((state, values))
+            elif state is in_use:
+                restored.refuse(state.loss_scale)
+    return shared
+
+
+def saved_scale(loss_scale: LossScale, values: Values) -> SavedScale:
+    """Return a state as it is to be saved."""
+    return SavedScale(kind_of(loss_scale), words_of(loss_scale), dict(values))
+
+
+def is_usable(scale: float) -> bool:
+    """Return whether gradients can be multiplied by a scale, and divided again."""
+    return 2.0**-126 <= scale < 2.0**128
+
+
+def mismatch(
+    path: str, saved: SavedScale, wanted: LossScale
+) -> CheckpointMismatchError:
+    """Return the error that names two loss scales."""
+    return CheckpointMismatchError(
+        f"The checkpoint {path} holds the state of {saved.kind} "
+        f"({', '.join((saved.words, *saved.values))}), and this program scales losses "
+        f"with {kind_of(wanted)} ({words_of(wanted)}). Resume with the same loss "
+        "scale; or, to go on with another one, restore and save once with mixed "
+        "precision off, which drops the state."
+    )
+
+
+def kind_of(loss_scale: LossScale) -> str:
+    """Return what distinguishes loss scales whose states have nothing in common."""
+    return type(loss_scale).__name__
+
+
+def given(loss_scale: LossScale) -> Values:
+    """Return what the program has chosen, whatever was saved."""
+    is_constant = isinstance(loss_scale, StaticLossScale) and (
+        type(loss_scale).adjust is LossScale.adjust
+    )
+    return loss_scale.initial_state() if is_constant else {}
+
+
+def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:
+    """Say that a checkpoint holds no state, so that a loss scale starts anew."""
+    Code.NO_SCALE_IN_CHECKPOINT.warn(
+        "The checkpoint %s holds no state of a loss scale: %s starts at %g.",
+        path,
+        kind_of(loss_scale),
+        initial["scale"],
+    )
+
+
+def words_of(loss_scale: LossScale) -> str:
+    """Return the words of a loss scale, where it has some."""
+    try:
+        return words_from_loss_scale(loss_scale)
+    except ConfigError:
+        return "the program's own"

@@ -20,12 +20,14 @@ import dataclasses
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import (
     acting_after,
     acting_before,
@@ -46,21 +48,27 @@ from tf_amp.rewriting import host
 from tf_amp.tracing.bypass import holding
 from tf_amp.training import checkpoint_record, optimizers
 from tf_amp.training.checkpoint_record import (
+    Handles,
     Record,
-    records_from_text,
-    text_from_records,
-)
-from tf_amp.training.restored_scales import (
     SavedScale,
+    Values,
     given,
     is_usable,
     kind_of,
     mismatch,
+    records_from_text,
+    saved_scale,
     say_fresh,
+    text_from_records,
 )
-from tf_amp.training.scale_state import PREFIX, ScaleState
-from tf_amp.training.states import states_of
-from tf_amp.training.weights import Handles, RestoredWeights, handles_of, weights_among
+from tf_amp.training.scale_state import (
+    PREFIX,
+    ScaleState,
+    handles_of,
+    latest_state,
+    states_here,
+    states_of,
+)
 
 
 def install() -> None:
@@ -69,6 +77,80 @@ def install() -> None:
         install_hook(hook, wrap)
     for hook, wrap in _OF_KERAS.items():
         install_when_imported(hook, wrap)
+
+
+def take_record(weights: Handles, session: Any = None) -> Record:
+    """Return the record of this training as it is now.
+
+    Args:
+      weights: that are saved with it.
+      session: for a training in a `tf.Graph`.
+    """
+    states, latest = states_here(), latest_state()
+    # One state of each loss scale: of several, under strategies, the latest.
+    in_use = {id(state.loss_scale): state for state in states}
+    in_use |= {id(state.loss_scale): state for state in states if state is latest}
+    # Weights that were never trained, such as an average of others, go with all.
+    own = [state for state in in_use.values() if state.has_trained(weights)]
+    scales = (
+        saved_scale(state.loss_scale, state.evaluate(session))
+        for state in own or in_use.values()
+    )
+    return Record(
+        loss_scales=(*scales, *checkpoint_record.still_waiting(weights)),
+        plans=host.current().memory.known(),
+        has_optimizer=optimizers.have_applied(),
+    )
+
+
+def put_record_back(
+    record: Record | None, path: str, restored: Iterable[Any], session: Any = None
+) -> list[Any]:
+    """Let the training of some weights go on from a record, now or once it begins.
+
+    Args:
+      record: None changes nothing, but that a loss scale that starts fresh says so.
+      path: of the checkpoint, for messages.
+      restored: the objects that were restored with it, weights among them or made by
+        them later; none of it is kept alive.
+      session: for a training in a `tf.Graph`.
+
+    Returns:
+      What is still to be run in a Session, where none was given.
+
+    Raises:
+      CheckpointMismatchError: the record is that of another loss scale.
+    """
+    references = [weakref.ref(one) for one in restored]
+
+    def weights() -> Handles | None:
+        """Return those that there are by now; None once all of it is gone."""
+        known = [reference() for reference in references]
+        alive = [one for one in known if one is not None]
+        children_of = tf.train.TrackableView.children
+        parts = reached(alive, lambda one: children_of(one).values(), key=id)
+        return _weights_among(parts) if alive else None
+
+    kept = record or Record()
+    host.current().memory.resume(kept.plans)
+    waiting = checkpoint_record.wait(kept.loss_scales, path, weights)
+    if not kept.loss_scales:
+        return []
+    now = weights() or {}
+    concerned = [s for s in states_here() if not s.weights or s.has_trained(now)]
+    operations: list[Any] = []
+    for state, values in checkpoint_record.shared_out(
+        waiting, concerned, latest_state()
+    ):
+        if state.in_graph and session is None:
+            operations += state.write(values, values)
+        else:
+            state.replace(values, session)
+    return operations
+
+
+def _weights_among(trackables: Iterable[Any]) -> Handles:
+    return handles_of(one for one in trackables if getattr(one, "trainable", False))
 
 
 KEY = "_TF_AMP_RECORD"
@@ -95,23 +177,26 @@ def _save_objects(
 
 
 def _add_record(gathered: Any, saver: Any, *args: Any, **kwargs: Any) -> None:
-    """Add our string to the tensors of a checkpoint."""
+    """Add our string to the tensors of a checkpoint, where it is one of a training."""
     tensors, feeds = gathered[:2]
-    is_of_training = _reaches_optimizer(saver) or not optimizers.have_applied()
-    if not is_of_training:
+    trackables = private.trackables_of(saver)
+    if optimizers.have_applied() and not _holds_optimizer(trackables):
         return
+
+    def constant(*records: Record) -> Any:
+        with tf.device("/cpu:0"):
+            return tf.constant(text_from_records(records))
+
+    weights = _weights_among(trackables)
     if tf.executing_eagerly():
-        record = checkpoint_record.take_record(_weights_of(saver))
+        record = take_record(weights)
         if not record.is_empty:
-            with tf.device("/cpu:0"):
-                text = tf.constant(text_from_records([record]))
-            tensors.setdefault(None, {})[KEY] = text
+            tensors.setdefault(None, {})[KEY] = constant(record)
     elif not tf.compat.v1.get_default_graph().building_function:
-        fed = _fed_tensor(saver)
+        fed = kept_with(saver, _FED, constant)
         tensors.setdefault(None, {})[KEY] = fed
         session = _session.get() or private.session_for_saving()
-        record = checkpoint_record.take_record(_weights_of(saver), session)
-        feeds[fed] = text_from_records([record])
+        feeds[fed] = text_from_records([take_record(weights, session)])
 
 
 def _put_back_objects(
@@ -120,47 +205,26 @@ def _put_back_objects(
     """Restore loss scales and plans too."""
     if save_path is None:
         return
-    path = str(save_path)
-    record = _record_in(path)
-    if not _reaches_optimizer(saver) and (record is None or record.has_optimizer):
-        return
-    weights = RestoredWeights(private.trackables_of(saver))
-    restore_ops = checkpoint_record.put_record_back(record or Record(), path, weights)
-    if restore_ops:
-        private.add_restore_ops(status, restore_ops)
-
-
-def _record_in(path: str) -> Record | None:
-    """Return what a checkpoint holds of ours, if it does."""
+    path, record = str(save_path), None
     reader = tf.train.load_checkpoint(path)
-    if not reader.has_tensor(KEY):
-        return None
-    try:
-        return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
-    except (UnreadableRecordError, UnicodeDecodeError) as error:
-        Code.RECORD_IS_UNUSABLE.warn(
-            "The state of tf-amp in %s cannot be read: %s", path, error
-        )
-        return None
+    if reader.has_tensor(KEY):
+        try:
+            records = records_from_text(reader.get_tensor(KEY).decode())
+            record = next(iter(records), None)
+        except (UnreadableRecordError, UnicodeDecodeError) as error:
+            Code.RECORD_IS_UNUSABLE.warn(
+                "The state of tf-amp in %s cannot be read: %s", path, error
+            )
+    trackables = private.trackables_of(saver)
+    is_by_hand = record is not None and not record.has_optimizer
+    if is_by_hand or _holds_optimizer(trackables):
+        restore_ops = put_record_back(record, path, trackables)
+        if restore_ops:
+            private.add_restore_ops(status, restore_ops)
 
 
-def _reaches_optimizer(saver: Any) -> bool:
-    classes = private.optimizer_classes()
-    return any(isinstance(one, classes) for one in private.trackables_of(saver))
-
-
-def _weights_of(saver: Any) -> Handles:
-    return weights_among(private.trackables_of(saver))
-
-
-def _fed_tensor(saver: Any) -> Any:
-    """Return the string that one saver is fed with, in its graph."""
-
-    def make() -> Any:
-        with tf.device("/cpu:0"):
-            return tf.constant(text_from_records(()))
-
-    return kept_with(saver, _FED, make)
+def _holds_optimizer(trackables: Iterable[Any]) -> bool:
+    return any(isinstance(one, private.optimizer_classes()) for one in trackables)
 
 
 _OF_OBJECTS = {
@@ -177,22 +241,25 @@ _KEY_BYTES = 2**16
 
 def key_of(model: Any) -> str:
     """Return what distinguishes the weights and the step of a model from others."""
-    made = hashlib.blake2b(str(_steps_of(model)).encode(), digest_size=16)
-    for value in _smallest(model.trainable_variables):
-        made.update(np.ascontiguousarray(value).tobytes())
-    return made.hexdigest()
+    digest = hashlib.blake2b(str(_steps_of(model)).encode(), digest_size=16)
+    size = 0
+    for variable in sorted(model.trainable_variables, key=lambda v: np.prod(v.shape)):
+        value = _value_of(variable)
+        if size and size + value.nbytes > _KEY_BYTES:
+            break
+        size += value.nbytes
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
 
 
 def _keep_keras(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
     """Write a record beside the file that a model is about to be saved in."""
     path = _path_of(filepath)
-    if _optimizer_of(model) is not None and path is not None:
-        record = checkpoint_record.take_record(
-            handles_of(model.trainable_variables), _session_of_variables()
-        )
-        checkpoint_record.write_beside(
-            path, dataclasses.replace(record, step=key_of(model))
-        )
+    if path is not None and getattr(model, "optimizer", None) is not None:
+        weights = handles_of(model.trainable_variables)
+        record = take_record(weights, _session_of_variables())
+        record = dataclasses.replace(record, step=key_of(model))
+        checkpoint_record.write_beside(path, record)
 
 
 def _put_back_keras(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -201,7 +268,7 @@ def _put_back_keras(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Non
     Weights without the steps that led to them begin a training: nothing to be said.
     """
     path = _path_of(filepath)
-    if path is None or _optimizer_of(model) is None:
+    if path is None or getattr(model, "optimizer", None) is None:
         return
     records = checkpoint_record.read_beside(path)
     key = key_of(model)
@@ -213,10 +280,8 @@ def _put_back_keras(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Non
             "%s belongs to other weights, and is not used.",
             checkpoint_record.path_beside(path),
         )
-    weights = RestoredWeights([model, *model.trainable_variables])
-    checkpoint_record.put_record_back(
-        record or Record(), path, weights, _session_of_variables()
-    )
+    restored = [model, *model.trainable_variables]
+    put_record_back(record, path, restored, _session_of_variables())
 
 
 def _session_of_variables() -> Any | None:
@@ -224,25 +289,10 @@ def _session_of_variables() -> Any | None:
     return None if tf.executing_eagerly() else private.session_for_saving()
 
 
-def _optimizer_of(model: Any) -> Any | None:
-    return getattr(model, "optimizer", None)
-
-
 def _steps_of(model: Any) -> int:
-    iterations = getattr(_optimizer_of(model), "iterations", None)
+    """Return how often the optimizer of a model, if any, has been applied."""
+    iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
     return 0 if iterations is None else int(_value_of(iterations))
-
-
-def _smallest(variables: Sequence[Any]) -> list[Any]:
-    values: list[Any] = []
-    size = 0
-    for variable in sorted(variables, key=lambda v: int(np.prod(v.shape))):
-        value = _value_of(variable)
-        size += value.nbytes
-        if values and size > _KEY_BYTES:
-            break
-        values.append(value)
-    return values
 
 
 def _value_of(variable: Any) -> Any:
@@ -309,18 +359,74 @@ def _restore_names(
     restore: Callable[..., Any], saver: Any, sess: Any, save_path: Any
 ) -> None:
     """Do what `Saver.restore` does; a checkpoint need not hold our variables."""
-    shapes = None if tf.executing_eagerly() else _shapes_in(save_path)
-    if sess is None or shapes is None:
+    try:
+        is_eager = tf.executing_eagerly() or sess is None
+        reader = None if is_eager else tf.train.load_checkpoint(save_path)
+    except (ValueError, TypeError, tf.errors.OpError):
+        reader = None
+    if reader is None:
         restore(saver, sess, save_path)
         return
     path = tf.compat.as_text(save_path)
-    host.current().memory.resume(
-        next(iter(checkpoint_record.read_beside(path)), Record()).plans
-    )
-    shapes = _usable(sess.graph, shapes, path)
-    fresh = _missing(sess.graph, saver, shapes, path)
-    restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
-    _complete(states_of(sess.graph), sess, set(shapes))
+    record = next(iter(checkpoint_record.read_beside(path)), Record())
+    host.current().memory.resume(record.plans)
+    # Names and values of our variables as this Saver restores them.
+    restored: dict[str, Any] = {}
+    for op in operations_behind(
+        sess.graph.get_operation_by_name(saver.saver_def.restore_op_name)
+    ):
+        if op.type == "RestoreV2" and attribute_of(op, _MARK):
+            names = map(tf.compat.as_text, tf.get_static_value(op.inputs[1]))
+            restored.update(zip(names, op.outputs, strict=True))
+    feeds: dict[Any, Any] = {}
+    for state in states_of(sess.graph):
+        if not restored.keys().isdisjoint(state.packed_by_name(state.fresh)):
+            values = _saved_values(state, reader, path) or state.fresh
+            packed = state.packed_by_name({**values, **given(state.loss_scale)})
+            feeds |= {restored[n]: v for n, v in packed.items() if n in restored}
+    restore(saver, _Feeding(sess, feeds) if feeds else sess, save_path)
+
+
+def _saved_values(state: ScaleState, reader: Any, path: str) -> Values | None:
+    """Return what a checkpoint holds of a state; None where it starts fresh.
+
+    Raises:
+      CheckpointMismatchError: the checkpoint holds the state of another loss scale.
+    """
+    fresh = state.packed_by_name(state.fresh)
+    shapes = reader.get_variable_to_shape_map()
+    if all(shapes.get(name) == [*vector.shape] for name, vector in fresh.items()):
+        kinds = zip(state.variables_by_kind, fresh, strict=True)
+        values = state.values_in({kind: reader.get_tensor(n) for kind, n in kinds})
+        if is_usable(values["scale"]):
+            return values
+        Code.RECORD_IS_UNUSABLE.warn(
+            "A loss scale in the checkpoint %s is %g, and is not used.",
+            path,
+            values["scale"],
+        )
+    others = [name for name in shapes if _is_ours(name) and name not in fresh]
+    saved = {name.split("/")[1] for name in others}
+    if saved and kind_of(state.loss_scale) not in saved:
+        raise mismatch(path, SavedScale(min(saved), "", {}), state.loss_scale)
+    say_fresh(state.loss_scale, state.fresh, path)
+    return None
+
+
+class _Feeding:
+    """A Session that feeds some tensors in every run."""
+
+    def __init__(self, session: Any, feeds: Mapping[Any, Any]) -> None:
+        self._session = session
+        self._feeds = feeds
+
+    @property
+    def graph(self) -> Any:
+        return self._session.graph
+
+    def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
+        feeds = {**self._feeds, **(feed_dict or {})}
+        return self._session.run(fetches, feeds, **kwargs)
 
 
 @wrapping
@@ -347,9 +453,8 @@ def _save_names(
             state.initialize_missing(sess)
     path = save(saver, sess, *args, **kwargs)
     if path:
-        checkpoint_record.write_beside(
-            path, Record(plans=host.current().memory.known())
-        )
+        plans = host.current().memory.known()
+        checkpoint_record.write_beside(path, Record(plans=plans))
     return path
 
 
@@ -366,96 +471,6 @@ def _report_uninitialized(
 
 def _theirs(variables: Sequence[Any]) -> list[Any]:
     return [variable for variable in variables if not _is_ours(variable.name)]
-
-
-def _usable(
-    graph: Any, shapes: Mapping[str, Sequence[int]], path: str
-) -> Mapping[str, Sequence[int]]:
-    """Return what a checkpoint holds, without states whose scale is of no use."""
-    reader = tf.train.load_checkpoint(path)
-    held = {name: reader.get_tensor(name) for name in shapes if _is_ours(name)}
-    for state in states_of(graph):
-        scale = state.scale_among(held)
-        if scale is None or is_usable(scale):
-            continue
-        Code.RECORD_IS_UNUSABLE.warn(
-            "A loss scale in the checkpoint %s is %g, and is not used.",
-            path,
-            scale,
-        )
-        own = state.fresh_by_name()
-        shapes = {name: shape for name, shape in shapes.items() if name not in own}
-    return shapes
-
-
-def _missing(
-    graph: Any, saver: Any, shapes: Mapping[str, Sequence[int]], path: str
-) -> dict[Any, Any]:
-    """Return what to feed for our variables if a checkpoint lacks them."""
-    wanted = dict(_restored_tensors(graph, saver))
-    if all(name in shapes for name in wanted):
-        return {}
-    fresh: dict[Any, Any] = {}
-    for state in states_of(graph):
-        _refuse_others(state, shapes, path)
-        values = state.fresh_by_name()
-        if any(name in wanted and name not in shapes for name in values):
-            say_fresh(state.loss_scale, state.fresh, path)
-        fresh |= {wanted[name]: v for name, v in values.items() if name in wanted}
-    return fresh if len(fresh) == len(wanted) else {}
-
-
-def _refuse_others(
-    state: ScaleState, shapes: Mapping[str, Sequence[int]], path: str
-) -> None:
-    found = [name for name in shapes if name.startswith(_OURS)]
-    kinds = {name.split("/")[1] for name in found}
-    if kinds and kind_of(state.loss_scale) not in kinds:
-        saved = SavedScale(min(kinds), "", {})
-        raise mismatch(path, saved, state.loss_scale)
-
-
-def _complete(states: Sequence[ScaleState], session: Any, names: set[str]) -> None:
-    """Let what the program has chosen go before what was restored."""
-    for state in states:
-        chosen = given(state.loss_scale)
-        if chosen and not names.isdisjoint(state.fresh_by_name()):
-            state.replace({**state.evaluate(session), **chosen}, session)
-
-
-def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of our variables as a Saver restores them."""
-    restoring = graph.get_operation_by_name(saver.saver_def.restore_op_name)
-    for operation in operations_behind(restoring):
-        if operation.type == "RestoreV2" and attribute_of(operation, _MARK):
-            names = map(tf.compat.as_text, tf.get_static_value(operation.inputs[1]))
-            yield from zip(names, operation.outputs, strict=True)
-
-
-def _shapes_in(path: Any) -> Mapping[str, Sequence[int]] | None:
-    """Return what a checkpoint holds; None where it cannot be read."""
-    try:
-        reader = tf.train.load_checkpoint(path)
-        shapes: Mapping[str, Sequence[int]] = reader.get_variable_to_shape_map()
-        return shapes
-    except (ValueError, TypeError, tf.errors.OpError):
-        return None
-
-
-class _Feeding:
-    """A Session that feeds some tensors in every run."""
-
-    def __init__(self, session: Any, feeds: Mapping[Any, Any]) -> None:
-        self._session = session
-        self._feeds = feeds
-
-    @property
-    def graph(self) -> Any:
-        return self._session.graph
-
-    def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
-        feeds = {**self._feeds, **(feed_dict or {})}
-        return self._session.run(fetches, feeds, **kwargs)
 
 
 def _is_ours(name: str) -> bool:

@@ -40,13 +40,21 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import captured_from, kept_with, outwards
 from tf_amp.training import finite_flags
+from tf_amp.training.checkpoint_record import Handles
 from tf_amp.training.finite_flags import (
     FiniteFlag,
     OverflowCounter,
     overflow_counters_of,
     walk,
 )
-from tf_amp.training.scale_state import ScaleState, scale_update_scope
+from tf_amp.training.scale_state import (
+    ScaleState,
+    handles_of,
+    latest_state,
+    scale_update_scope,
+    shape_of,
+    states_in_use,
+)
 from tf_amp.training.scale_update import (
     ScaleUpdate,
     agreed,
@@ -54,8 +62,6 @@ from tf_amp.training.scale_update import (
     is_scalable,
     joined,
 )
-from tf_amp.training.states import latest_state, states_in_use
-from tf_amp.training.weights import Handles, handles_of, shape_of
 
 # Of a graph: assignments by variable; flags by call and counter; names of the reads
 # that are ordered by hand; groups of towers.

@@ -42,7 +42,7 @@ from tf_amp.tracing.bypass import holding
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.training import scale_at_run_time
 from tf_amp.training.finite_flags import descends_from
-from tf_amp.training.weights import handles_of, shape_of
+from tf_amp.training.scale_state import handles_of, shape_of
 
 
 def targets_and_seeds(target: Any, seeds: Any) -> tuple[list[Any], list[Any]]:

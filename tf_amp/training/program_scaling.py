@@ -34,8 +34,8 @@ from tf_amp.tracing.stack import keeping_float32
 from tf_amp.tracing.stamps import current_config
 from tf_amp.training import finite_flags, scale_at_run_time, tape_calls
 from tf_amp.training.finite_flags import further_counters_of
+from tf_amp.training.scale_state import eager_states
 from tf_amp.training.scaling import Scaling, map_scalable, scaling_of
-from tf_amp.training.states import eager_states
 
 # On tensors, and on graphs with such tensors.
 _SCALED = "_tf_amp_scaled_by_user"

@@ -128,9 +128,9 @@ def set_loss_scale(
 
 
 def _state_of(loss_scale: LossScale | None) -> ScaleState | None:
-    from tf_amp.training import states
+    from tf_amp.training import scale_state
 
-    known = states.latest_state()
+    known = scale_state.latest_state()
     if loss_scale is None or (known is not None and known.loss_scale is loss_scale):
         return known
-    return states.find_state(loss_scale)
+    return scale_state.find_state(loss_scale)

@@ -1,8 +1,12 @@
-"""The state of one loss scale: its variables, and how they are read and written.
+"""The states of loss scales: their variables, made when they are first needed.
+
+There is one state per loss scale, strategy and graph; functions share the one outside
+of all functions. Without a strategy it lives where most of the variables do that
+gradients were first taken of, as an optimizer's slots do.
 
 In a `tf.Graph` the variables are global ones, which a `Saver` saves and an initializer
 initializes; what has not been initialized reads as the state to begin with.
-`restored_scales` says what that is where a checkpoint was restored.
+`checkpoint_record` says what that is where a checkpoint was restored.
 
 They belong to the worker whose losses are scaled. A worker that overflows lowers its
 own scale and skips its own step; it neither waits for the others nor makes them wait.
@@ -14,6 +18,7 @@ has been started again, has none.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -21,25 +26,30 @@ import itertools
 import numbers
 import secrets
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from grappler_pass.annotations import AGAIN, BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
+from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.rewriting.second_try import Counters
-from tf_amp._tensorflow_private import unconverted
+from tf_amp._tensorflow_private import graphs, unconverted
 from tf_amp._tensorflow_private import workers as private
-from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
-from tf_amp._tensorflow_private.training import in_function
+from tf_amp._tensorflow_private.tracing import (
+    attribute_of,
+    handle_contents,
+    kept_with,
+    put_attribute,
+)
+from tf_amp._tensorflow_private.training import can_merge, in_function
 from tf_amp.config import workers
 from tf_amp.config.loss_scales.protocol import COUNTERS, LossScale, State, first_state
 from tf_amp.errors import ConfigError
 from tf_amp.tracing.bypass import taking_all
-from tf_amp.training import restored_scales
-from tf_amp.training.restored_scales import Values, kind_of
-from tf_amp.training.weights import Handles, shape_of
+from tf_amp.training import checkpoint_record
+from tf_amp.training.checkpoint_record import Handles, Values, kind_of
 
 # In a `tf.Graph`, the first part of the variables' names, and their collection.
 PREFIX = "tf_amp_loss_scale"
@@ -75,27 +85,32 @@ class ScaleState:
         """
         self.loss_scale = loss_scale
         self.in_graph = not tf.executing_eagerly()
-        self.is_per_worker = not self.in_graph and is_parameter_server(strategy)
+        self.is_per_worker = not self.in_graph and isinstance(
+            strategy, tf.distribute.experimental.ParameterServerStrategy
+        )
         self.strategy = strategy
         self._reading: Vectors | None = None
         fresh = {**COUNTERS, **first_state(loss_scale)}
-        initial = restored_scales.resumed(loss_scale, fresh, weights)
+        initial = checkpoint_record.resumed(loss_scale, fresh, weights) or fresh
         self.weights: Any = weakref.WeakValueDictionary()
         self._shapes: set[Any] = set()
         self.add_weights(weights)
         self.fresh = fresh
         self.names = {
-            kind: tuple(n for n, value in fresh.items() if _kind_of(value) == kind)
+            kind: tuple(
+                name
+                for name, value in fresh.items()
+                if isinstance(value, numbers.Integral) == (kind == "counters")
+            )
             for kind in _DTYPES
         }
         self._initial = self._packed(initial)
         self.variables_by_kind = {kind: self._make(kind) for kind in self._initial}
-        self._are_initialized: dict[str, Any] = {}
-        if self.in_graph:
-            self._are_initialized = {
-                kind: self._local(kind).is_initialized()
-                for kind in self.variables_by_kind
-            }
+        self._are_initialized = {
+            kind: self._local(kind).is_initialized()
+            for kind in self.variables_by_kind
+            if self.in_graph
+        }
 
     def read(self) -> Vectors:
         """Return the vectors of values as they are now, on this replica.
@@ -118,7 +133,15 @@ class ScaleState:
         """Return the vectors as they are when this runs."""
         if not self.in_graph:
             return {k: _read(v) for k, v in self.variables_by_kind.items()}
-        return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
+        vectors = {}
+        for kind, initial in self._initial.items():
+            variable = self._local(kind)
+            vectors[kind] = tf.cond(
+                variable.is_initialized(),
+                functools.partial(_read, variable),
+                functools.partial(tf.constant, initial),
+            )
+        return vectors
 
     def has_overflowed(self) -> Any:
         """Return whether any gradients have, since the training began; bool scalar."""
@@ -222,7 +245,23 @@ class ScaleState:
         Raises:
           ConfigError: there is no Session.
         """
-        return self.values_in(self._evaluate_vectors(session))
+        if self.is_per_worker:
+            per_worker = on_each_worker(self.read) or [self.read()]
+            # What suits all of them is the lowest scale.
+            place = self.names["floats"].index("scale")
+            lowest = min(per_worker, key=lambda v: float(v["floats"][place]))
+            return self.values_in(lowest)
+        if not self.in_graph:
+            return self.values_in(self.snapshot())
+        session = session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise ConfigError(
+                "The loss scale lives in a tf.Graph: pass the Session that trains it, "
+                "loss_scale_state(session=...), or ask within `with session:`."
+            )
+        with session.graph.as_default():
+            reading = self.read()
+        return self.values_in(session.run(dict(reading)))
 
     def snapshot(self) -> Vectors:
         """Return the vectors as they are now, outside of graphs; waits for nothing."""
@@ -252,47 +291,16 @@ class ScaleState:
                 initializer = local.initializer
                 session.run(initializer, {initializer.inputs[1]: vector})
 
-    def _evaluate_vectors(self, session: Any) -> Mapping[str, Any]:
-        if self.is_per_worker:
-            found = on_each_worker(self.read) or [self.read()]
-            # What suits all of them is the lowest scale.
-            place = self.names["floats"].index("scale")
-            return min(found, key=lambda vectors: float(vectors["floats"][place]))
-        if not self.in_graph:
-            return {k: self._local(k).numpy() for k in self.variables_by_kind}
-        session = session or tf.compat.v1.get_default_session()
-        if session is None:
-            raise ConfigError(
-                "The loss scale lives in a tf.Graph: pass the Session that trains it, "
-                "loss_scale_state(session=...), or ask within `with session:`."
-            )
-        with session.graph.as_default():
-            reading = self.read()
-        vectors: Mapping[str, Any] = session.run(dict(reading))
-        return vectors
-
     def initialize_missing(self, session: Any) -> None:
         """Initialize what the program's own initializers have left out."""
         for kind, is_initialized in session.run(self._are_initialized).items():
             if not is_initialized:
                 session.run(self._local(kind).initializer)
 
-    def fresh_by_name(self) -> dict[str, Any]:
-        """Return by the name of each variable what a new training begins with."""
-        packed = self._packed(self.fresh)
+    def packed_by_name(self, values: Values) -> dict[str, Any]:
+        """Return by the name of each variable the vector that holds its values."""
+        packed = self._packed(values)
         return {self._local(kind).op.name: vector for kind, vector in packed.items()}
-
-    def scale_among(self, vectors: Mapping[str, Any]) -> float | None:
-        """Return the scale in what a checkpoint holds, if it has this state's.
-
-        Args:
-          vectors: arrays by the names of variables.
-        """
-        vector = vectors.get(self._local("floats").op.name)
-        names = self.names["floats"]
-        if vector is None or np.shape(vector) != (len(names),):
-            return None
-        return float(vector[names.index("scale")])
 
     def _packed(self, values: Values) -> dict[str, Any]:
         return {
@@ -305,13 +313,18 @@ class ScaleState:
         name = f"{PREFIX}/{kind_of(self.loss_scale)}/{kind}"
         if self.is_per_worker:
             return WorkerVariable(self._initial[kind], name)
+        # The global ones of a job are initialized and saved by its chief, which knows
+        # nothing of those that other workers have for themselves.
+        keys = tf.compat.v1.GraphKeys
+        is_global = place_here() is None
+        collection = keys.GLOBAL_VARIABLES if is_global else keys.LOCAL_VARIABLES
         # Whatever scope gradients are taken in: a Saver goes by the name.
         with tf.compat.v1.name_scope(None):
             return tf.compat.v1.Variable(
                 self._initial[kind],
                 trainable=False,
                 name=name,
-                collections=[PREFIX, collection_here()],
+                collections=[PREFIX, collection],
                 use_resource=True,
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
@@ -321,14 +334,6 @@ class ScaleState:
         variable = self.variables_by_kind[kind]
         return self.strategy.experimental_local_results(variable)[0]
 
-    def _value_or_initial(self, kind: str) -> Any:
-        variable, initial = self._local(kind), self._initial[kind]
-        return tf.cond(
-            variable.is_initialized(),
-            lambda: _read(variable),
-            lambda: tf.constant(initial),
-        )
-
 
 def _done(operation: Any) -> Any:
     with tf.control_dependencies([operation]):
@@ -336,16 +341,14 @@ def _done(operation: Any) -> Any:
 
 
 def _read(variable: Any) -> Any:
-    return mark_reading(variable.read_value())
-
-
-def _kind_of(value: float | int) -> str:
-    return "counters" if isinstance(value, numbers.Integral) else "floats"
-
-
-def is_parameter_server(strategy: Any) -> bool:
-    """Return whether the workers of a strategy train independently of each other."""
-    return isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy)
+    """Return a variable's value, which stays float32 as far as the first products."""
+    value = variable.read_value()
+    _mark(value, LOSS_SCALE)
+    # The read itself remains where the optimizer of graphs removes what passes it on.
+    for source in () if hasattr(value, "numpy") else value.op.inputs:
+        if source.op.type == "ReadVariableOp":
+            _mark(source, LOSS_SCALE)
+    return value
 
 
 def place_here() -> str | None:
@@ -369,17 +372,6 @@ def runs_here() -> bool:
     # Replicas of a strategy within this process are placed on its "localhost".
     is_ours = device.job in (None, "localhost")
     return is_ours or workers.is_own_task(device.job, device.task or 0)
-
-
-def collection_here() -> str:
-    """Return the collection in which a worker's variables are initialized.
-
-    The global ones of a job are initialized and saved by its chief, which knows nothing
-    of those that other workers have for themselves.
-    """
-    keys = tf.compat.v1.GraphKeys
-    name = keys.GLOBAL_VARIABLES if place_here() is None else keys.LOCAL_VARIABLES
-    return str(name)
 
 
 @unconverted
@@ -469,20 +461,6 @@ def on_each_worker(act: Callable[[], Any]) -> list[Any]:
     return done
 
 
-def mark_reading(value: Any) -> Any:
-    """Return a state that was read, which stays float32 as far as the first products.
-
-    Args:
-      value: vector, as a variable's `read_value` returns it.
-    """
-    _mark(value, LOSS_SCALE)
-    # The read itself remains where the optimizer of graphs removes what passes it on.
-    for source in () if hasattr(value, "numpy") else value.op.inputs:
-        if source.op.type == "ReadVariableOp":
-            _mark(source, LOSS_SCALE)
-    return value
-
-
 def mark_unscaled(gradient: Any) -> None:
     """Let nothing that follows from a gradient in true units go to low precision."""
     _mark(gradient, BARRIER)
@@ -523,3 +501,159 @@ def scale_update_scope() -> Any:
 def _mark(tensor: Any, name: str) -> None:
     if isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy"):
         put_attribute(tensor.op, name, b=True)
+
+
+_STATES = "_tf_amp_loss_scale_states"
+_lock = renewed_lock()
+
+# By identity of loss scale and strategy, which a state keeps alive.
+_States = dict[tuple[int, int], ScaleState]
+_eager_states: _States = {}
+# A graph dies with whoever made it, and its states with it.
+_latest: list[weakref.ref[ScaleState]] = []
+
+
+def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
+    """Return the state of a loss scale here, made if there is none yet.
+
+    Args:
+      loss_scale: the specification.
+      sources: nest of what gradients are taken of, variables among it; where there are
+        none, a new state lives on the device in whose scope this is called.
+
+    Raises:
+      CheckpointMismatchError: with these weights another loss scale was saved.
+    """
+    strategy = tf.distribute.get_strategy()
+    key = (id(loss_scale), id(strategy))
+    weights = handles_of(tf.nest.flatten(sources))
+    if key not in _home():
+        make = functools.partial(_make, loss_scale, strategy, weights)
+        in_replica = not tf.distribute.in_cross_replica_context()
+        # Where replicas cannot meet, `make` does its work in a thread that is of none.
+        if tf.distribute.has_strategy() and in_replica and can_merge():
+            context = tf.distribute.get_replica_context()
+            context.merge_call(lambda strategy: make())
+        else:
+            make()
+    state = _home()[key]
+    _latest[:] = [weakref.ref(state)]
+    new = {key: handle for key, handle in weights.items() if key not in state.weights}
+    # In a `tf.Graph` nothing can be written without a Session.
+    if new and not state.in_graph:
+        values = checkpoint_record.resumed(
+            state.loss_scale, state.fresh, new, has_state=True
+        )
+        if values is not None:
+            made_outside(functools.partial(state.replace, values))
+    state.add_weights(new)
+    return state
+
+
+def _make(loss_scale: LossScale, strategy: Any, weights: Handles) -> None:
+    """Make a state where the variables of all replicas can be made."""
+    key = (id(loss_scale), id(strategy))
+    has_strategy, device = tf.distribute.has_strategy(), place_here()
+    is_tracing = not tf.executing_eagerly()
+
+    def make() -> ScaleState:
+        with contextlib.ExitStack() as scopes:
+            if has_strategy:
+                scopes.enter_context(strategy.scope())
+            else:
+                scopes.enter_context(tf.device(None))
+                scopes.enter_context(tf.device(device))
+            return ScaleState(loss_scale, strategy, weights)
+
+    with _lock, tf.init_scope():
+        if key in _home():
+            return
+        is_eager = tf.executing_eagerly()
+        if is_eager and not has_strategy:
+            # Where most of the variables are; else in the scope that is in force here,
+            # as a thread of its own is in no scope.
+            devices = [h.device for h in weights.values() if h.device]
+            device = collections.Counter(
+                devices or [str(tf.identity(0.0).device)]
+            ).most_common(1)[0][0]
+        _home()[key] = made_outside(make) if is_tracing and is_eager else make()
+
+
+def _home() -> _States:
+    """Return where the states of the outermost graph, or of eager execution, are."""
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            return _eager_states
+        graph = tf.compat.v1.get_default_graph()
+    states: _States = kept_with(graph, _STATES)
+    return states
+
+
+def find_state(loss_scale: LossScale) -> ScaleState | None:
+    """Return the state of a loss scale that gradients computed here use, if any.
+
+    That is the one of the present strategy; where it has none, the one made last.
+    """
+    states = [state for state in states_here() if state.loss_scale is loss_scale]
+    strategy = tf.distribute.get_strategy()
+    of_strategy = [state for state in states if state.strategy is strategy]
+    return next(reversed(of_strategy or states), None)
+
+
+def states_here() -> list[ScaleState]:
+    """Return all states that gradients computed here may have changed."""
+    if graphs.is_exporting():
+        return []
+    with _lock:
+        return list(_home().values())
+
+
+def states_in_use() -> list[ScaleState]:
+    """Return those of them whose weights are still there.
+
+    A process may train one model after another, each with a loss scale of its own.
+    """
+    return [state for state in states_here() if not state.is_abandoned]
+
+
+def eager_states() -> list[ScaleState]:
+    """Return all states outside of graphs, which functions share."""
+    with _lock:
+        return list(_eager_states.values())
+
+
+def states_of(graph: Any) -> list[ScaleState]:
+    """Return all states in a `tf.Graph`."""
+    states: _States = getattr(graph, _STATES, {})
+    return list(states.values())
+
+
+def latest_state() -> ScaleState | None:
+    """Return the state that gradients were last scaled by, when they were traced."""
+    return _latest[0]() if _latest else None
+
+
+def handles_of(values: Iterable[Any]) -> Handles:
+    """Return the handles of the variables among some values; others have none.
+
+    A variable is known by its handle, of several replicas by those of all of them,
+    whether TensorFlow or Keras made the object around it.
+    """
+    parts: list[Any] = []
+    for value in values:
+        # Keras 3 wraps a variable of TensorFlow's, whose own `value` is a method.
+        inner = getattr(value, "value", None)
+        variable = value if inner is None or callable(inner) else inner
+        is_of_replicas = isinstance(variable, tf.distribute.DistributedValues)
+        parts += variable.values if is_of_replicas else (variable,)
+    handles = (getattr(part, "handle", None) for part in parts)
+    return {id(handle): handle for handle in handles if handle is not None}
+
+
+def shape_of(handle: Any) -> tuple[int, ...] | None:
+    """Return the shape of the variable behind a handle or reference, if known."""
+    shape = handle.shape
+    if handle.dtype == tf.resource:
+        contents = handle_contents(handle)
+        shape = tf.TensorShape(contents[0].shape if contents else None)
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None

@@ -39,6 +39,7 @@ from tf_amp.training.scale_state import (
     mark_second_try,
     mark_unscaled,
     scale_update_scope,
+    state_of,
 )
 from tf_amp.training.scale_update import (
     ScaleUpdate,
@@ -51,7 +52,6 @@ from tf_amp.training.scale_update import (
     sum_is_finite,
     symbolic,
 )
-from tf_amp.training.states import state_of
 
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15

@@ -28,10 +28,9 @@ from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.bypass import holding
 from tf_amp.training import scale_at_run_time
 from tf_amp.training.finite_flags import descends_from
-from tf_amp.training.scale_state import ScaleState, Vectors
+from tf_amp.training.scale_state import ScaleState, Vectors, states_in_use
 from tf_amp.training.scale_update import is_scalable
 from tf_amp.training.scaling import Scaling, scaling_of
-from tf_amp.training.states import states_in_use
 
 # Of a tape.
 _RECORD = "_tf_amp_record"

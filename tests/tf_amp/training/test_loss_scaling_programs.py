@@ -175,7 +175,7 @@ with strategy.scope():
 def test_the_state_lives_where_most_of_the_variables_do_or_in_the_scope_of_a_device():
     lines = lines_of(
         """
-        from tf_amp.training.states import find_state
+        from tf_amp.training.scale_state import find_state
 
         cpu, = tf.config.list_physical_devices("CPU")
         two = [tf.config.LogicalDeviceConfiguration()] * 2

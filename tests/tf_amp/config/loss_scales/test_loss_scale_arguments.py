@@ -23,16 +23,15 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import loss_scale_for
 from tf_amp.config.loss_scales.words import loss_scale_from_words, words_from_loss_scale
 from tf_amp.runtime.switch import current_config
-from tf_amp.training.states import find_state
+from tf_amp.training.scale_state import find_state
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE = f"{SWITCH}_GRAPH_REWRITE"
 SCALING = f"{SWITCH}_LOSS_SCALING"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+BAD_ARGUMENTS = {
+    DynamicLossScale: [
         ({"initial": 0.0}, "initial=0.0"),
         ({"initial": -2.0}, "initial=-2.0"),
         ({"initial": math.nan}, "initial=nan"),
@@ -59,32 +58,28 @@ SCALING = f"{SWITCH}_LOSS_SCALING"
         ({"hysteresis": True}, "hysteresis=True"),
         ({"at_minimum": "stop"}, "at_minimum='stop'; allowed are warn, raise"),
     ],
-)
-def test_a_bad_argument_is_quoted(arguments, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        DynamicLossScale(**arguments)
-
-
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "big", True])
-def test_a_static_scale_must_be_a_positive_number(value):
-    with pytest.raises(ConfigError, match="StaticLossScale: value="):
-        StaticLossScale(value)
+    StaticLossScale: [
+        ({"value": value}, "StaticLossScale: value=")
+        for value in (0, -1.0, math.nan, math.inf, "big", True)
+    ],
+    StatisticalLossScale: [
+        ({"decay": 1.0}, "decay=1.0; it must lie between 0 and 1"),
+        ({"decay": "x"}, "decay='x'; it must be a number"),
+        ({"decay": math.inf}, "decay=inf; it must lie between"),
+        ({"deviations": -1.0}, "deviations=-1.0; it must be 0 or more"),
+        ({"deviations": "x"}, "deviations='x'; it must be 0 or more"),
+        ({"initial": 3.0}, "not a power of two"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"decay": 1.0},
-        {"decay": "x"},
-        {"decay": math.inf},
-        {"deviations": -1.0},
-        {"deviations": "x"},
-        {"initial": 3.0},
-    ],
+    ("kind", "arguments", "complaint"),
+    [(kind, *case) for kind, cases in BAD_ARGUMENTS.items() for case in cases],
 )
-def test_bad_arguments_of_a_statistical_scale_are_refused(arguments):
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
-        StatisticalLossScale(**arguments)
+def test_a_bad_argument_is_quoted(kind, arguments, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        kind(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,23 @@
 """What is kept of a training, and files of it that are damaged."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
-from tf_amp.errors import CheckpointMismatchError, UnreadableRecordError
+from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting.resumed_plans import PlanRecord
-from tf_amp.training import checkpoint_record, restored_scales
+from tf_amp.training import checkpoint_record
 from tf_amp.training.checkpoint_record import (
     Record,
+    SavedScale,
     records_from_text,
+    saved_scale,
     text_from_records,
 )
-from tf_amp.training.restored_scales import SavedScale, saved_scale
 
 VALUES = {"scale": 512.0, "good_steps": 3, "skipped_steps": 1, "finite": 1}
 SCALE = SavedScale("DynamicLossScale", "dynamic", VALUES)
@@ -51,49 +53,46 @@ def test_records_come_back_equal(given_records):
     assert records_from_text(text_from_records(given_records)) == given_records
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: "",
-        lambda text: "[]",
-        lambda text: text.replace('"tf_amp": 1', '"tf_amp": 2'),
-        lambda text: text.replace("512.0", '"512"'),
-        lambda text: text.replace('"low": "5"', '"low": "ff"'),
-        lambda text: text.replace('"low": "5"', '"low": "no"'),
-        lambda text: text.replace('"low": "5"', '"low": "-5"'),
-        lambda text: text.replace('"count": 3', '"count": -3'),
-        lambda text: text.replace('"count": 3', '"count": 3.5'),
-        lambda text: text.replace('"count": 3', '"count": 99999999999999'),
-        lambda text: text.replace("512.0", "0.0"),
-        lambda text: text.replace("512.0", "-512.0"),
-        lambda text: text.replace("512.0", "NaN"),
-        lambda text: text.replace("512.0", "Infinity"),
-        lambda text: text.replace("512.0", "1e300"),
-        lambda text: text.replace('"kind"', '"kin"'),
+# What becomes of the text, and what is said of it.
+DAMAGES = [
+    (lambda text: text[: len(text) // 2], ""),
+    (lambda text: "", ""),
+    (lambda text: "[]", ""),
+    (lambda text: "\xff\xfe\x00", "invalid start byte"),
+    (lambda text: text.replace('"kind"', '"kin"'), "kin"),
+    (lambda text: text.replace('"tf_amp": 1', '"tf_amp": 2'), "is 2; .* reads 1"),
+    (lambda text: text.replace("512.0", '"512"'), "'512', no number"),
+    *[
+        (lambda text, scale=scale: text.replace("512.0", scale), "the scale of Dynamic")
+        for scale in ("0.0", "-512.0", "NaN", "Infinity", "1e300")
     ],
-)
-def test_a_damaged_record_is_put_aside_with_one_warning(damage, tmp_path, caplog):
+    *[
+        (lambda text, low=low: text.replace('"low": "5"', f'"low": "{low}"'), said)
+        for low, said in (("ff", "too many"), ("no", "invalid"), ("-5", "too many"))
+    ],
+    *[
+        (lambda text, n=n: text.replace('"count": 3', f'"count": {n}'), f"{n} slots")
+        for n in ("-3", "3.5", "99999999999999")
+    ],
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES)
+def test_a_damaged_record_is_put_aside_with_one_warning(damage, said, tmp_path, caplog):
     model = tmp_path / "model.weights.h5"
     checkpoint_record.write_beside(model, RECORD)
     beside = checkpoint_record.path_beside(model)
     text = beside.read_text()
     assert damage(text) != text
-    beside.write_text(damage(text))
+    beside.write_text(damage(text), encoding="latin-1")
     assert checkpoint_record.read_beside(model) == ()
     assert checkpoint_record.read_beside(model) == ()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "damaged" in caplog.text
+    assert re.search(rf"damaged \(.*{said}", caplog.text)
     assert (tmp_path / "model.weights.h5.tf_amp.json.corrupt").exists()
     assert not beside.exists()
     checkpoint_record.write_beside(model, RECORD)
     assert checkpoint_record.read_beside(model) == (RECORD,)
-
-
-def test_bytes_that_are_no_text_are_put_aside(tmp_path, caplog):
-    checkpoint_record.path_beside(tmp_path / "m").write_bytes(b"\xff\xfe\x00")
-    assert checkpoint_record.read_beside(tmp_path / "m") == ()
-    assert "damaged" in caplog.text
 
 
 def test_the_record_before_stays_until_the_next_but_one(tmp_path):
@@ -103,14 +102,10 @@ def test_the_record_before_stays_until_the_next_but_one(tmp_path):
     for record in (*kept, kept[2]):
         checkpoint_record.write_beside(path, record)
     assert checkpoint_record.read_beside(path) == (kept[2], kept[1])
-    assert [p.name for p in tmp_path.iterdir()] == ["m.keras.tf_amp.json"]
-
-
-def test_nothing_to_keep_leaves_nothing_beside(tmp_path):
-    checkpoint_record.write_beside(tmp_path / "m", RECORD)
-    checkpoint_record.write_beside(tmp_path / "m", Record())
-    assert list(tmp_path.iterdir()) == []
-    assert checkpoint_record.read_beside(tmp_path / "m") == ()
+    beside = checkpoint_record.path_beside(path)
+    assert [*tmp_path.iterdir()] == [beside]
+    told = json.loads(beside.read_text())
+    assert told["records"][0]["loss_scales"][0]["values"] == VALUES
 
 
 def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
@@ -119,16 +114,10 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
     assert caplog.text.count("is not kept beside") == 1
 
 
-def test_a_record_is_json_that_people_can_read(tmp_path):
-    checkpoint_record.write_beside(tmp_path / "m", RECORD)
-    told = json.loads(checkpoint_record.path_beside(tmp_path / "m").read_text())
-    assert told["records"][0]["loss_scales"][0]["values"] == VALUES
-
-
 @pytest.fixture
 def waiting(monkeypatch):
-    monkeypatch.setattr(restored_scales, "_restored", [])
-    return restored_scales.wait
+    monkeypatch.setattr(checkpoint_record, "_restored", [])
+    return checkpoint_record.wait
 
 
 def saved(loss_scale, scale):
@@ -146,17 +135,9 @@ def test_states_begin_as_saved_each_with_its_own(waiting):
     told = [saved(one, 2.0**i) for i, one in enumerate((fast, statistical, slow))]
     waiting(tuple(told), "path")
     for loss_scale, expected in ((slow, 4.0), (statistical, 2.0), (fast, 1.0)):
-        resumed = restored_scales.resumed(loss_scale, fresh(loss_scale))
+        resumed = checkpoint_record.resumed(loss_scale, fresh(loss_scale))
         assert (resumed["scale"], resumed["good_steps"]) == (expected, 3)
-    assert restored_scales.still_waiting() == ()
-
-
-def test_another_loss_scale_than_the_saved_one_is_refused_by_both_names(waiting):
-    waiting((saved(DynamicLossScale(), 8.0),), "some/path")
-    with pytest.raises(CheckpointMismatchError) as caught:
-        restored_scales.resumed(StatisticalLossScale(), fresh(StatisticalLossScale()))
-    for word in ("some/path", "DynamicLossScale", "StatisticalLossScale"):
-        assert word in str(caught.value)
+    assert checkpoint_record.still_waiting() == ()
 
 
 def test_a_state_of_other_values_is_refused(waiting):
@@ -164,30 +145,11 @@ def test_a_state_of_other_values_is_refused(waiting):
     with pytest.raises(
         CheckpointMismatchError, match="good_steps, skipped_steps, finite"
     ):
-        restored_scales.resumed(DynamicLossScale(), fresh(DynamicLossScale()))
-
-
-def test_a_checkpoint_without_a_state_is_told_of(waiting, caplog):
-    waiting((), "some/path")
-    initial = fresh(DynamicLossScale())
-    assert restored_scales.resumed(DynamicLossScale(), initial) == initial
-    assert "some/path holds no state" in caplog.text
-    assert "starts at 32768" in caplog.text
-
-
-def test_nothing_is_told_where_nothing_was_restored(waiting, caplog):
-    initial = fresh(DynamicLossScale())
-    assert restored_scales.resumed(DynamicLossScale(), initial) == initial
-    assert caplog.text == ""
+        checkpoint_record.resumed(DynamicLossScale(), fresh(DynamicLossScale()))
 
 
 def test_a_number_chosen_by_the_program_goes_before_the_saved_one(waiting):
     waiting((saved(StaticLossScale(64.0), 64.0),), "path")
     chosen = StaticLossScale(128.0)
-    resumed = restored_scales.resumed(chosen, fresh(chosen))
+    resumed = checkpoint_record.resumed(chosen, fresh(chosen))
     assert (resumed["scale"], resumed["good_steps"]) == (128.0, 3)
-
-
-def test_a_damaged_text_names_what_is_wrong():
-    with pytest.raises(UnreadableRecordError, match="reads 1"):
-        records_from_text('{"tf_amp": 7, "records": []}')

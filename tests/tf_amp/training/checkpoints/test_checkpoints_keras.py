@@ -1,6 +1,5 @@
 """Loss scales beside the files that Keras writes, and files that are exported."""
 
-import pathlib
 import shutil
 
 import h5py
@@ -49,20 +48,6 @@ def test_weights_that_were_never_trained_say_nothing(tmp_path, caplog):
         model.load_weights(str(tmp_path / "m.weights.h5"))
         fit(model)
     assert "holds no state" not in caplog.text
-
-
-def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(
-    stored, tmp_path, caplog
-):
-    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
-    path = str(tmp_path / "m.keras")
-    checkpoint_record.path_beside(path).write_text('{"tf_amp": 1, "rec')
-    with training(dynamic()) as loss_scale:
-        fit(keras.models.load_model(path))
-        assert figures(loss_scale) == (2.0**10, 1, 0)
-    assert caplog.text.count("is damaged (") == 1
-    aside = pathlib.Path(f"{path}.tf_amp.json.corrupt")
-    assert aside.exists() and not checkpoint_record.path_beside(path).exists()
 
 
 def test_a_state_of_other_weights_is_not_used(stored, tmp_path, caplog):
@@ -202,7 +187,7 @@ def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
     assert tf_amp.loss_scale_state().scale < scale
     saved.restore(path).assert_consumed()
     assert tf_amp.loss_scale_state().scale == scale
-    (held,) = tf_amp.training.states.states_here()
+    (held,) = tf_amp.training.scale_state.states_here()
     floats = held.variables_by_kind["floats"]
     for copy in held.strategy.experimental_local_results(floats):
         assert copy.numpy()[0] == scale

@@ -21,7 +21,7 @@ if resolver.task_type in ("worker", "ps"):
 
 import tf_keras
 import tf_amp
-from tf_amp.training.states import latest_state
+from tf_amp.training.scale_state import latest_state
 from tf_amp.training.scale_state import on_each_worker
 
 strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.scaling import are_equal, figures, scaled_by, values_of
 from tests.tf_amp.training.optimizers.test_exact_skip import X, gradients_of, weights
 from tf_amp import DynamicLossScale
-from tf_amp.training.states import states_in_use
+from tf_amp.training.scale_state import states_in_use
 
 BAD = X * np.float32(np.inf)
 PLACES = ["nothing", "gradients", "step", "both"]
