@@ -113,26 +113,20 @@ def untraced(function: Any) -> Any:
 )
 def device_type_in_force() -> str:
     """Return the type of device that `tf.device` says here; "" where it says none."""
-    types = (_type_of(name) for name in _devices_in_force())
-    return next(filter(None, types), "")
-
-
-def _type_of(name: str) -> str:
     import tensorflow as tf
 
-    return tf.DeviceSpec.from_string(name).device_type or ""
-
-
-def _devices_in_force() -> Iterator[str]:
-    """Yield what is named around this point of the program, the innermost first."""
+    # What is named around this point of the program, the innermost first.
     for graph in outwards(traced_graph()):
         for scope in graph._device_function_stack.peek_objs():
             if scope.function is None:
-                return
+                return ""
             # Not so of a function that chooses for each operation.
             if hasattr(scope.function, "to_string"):
-                yield scope.function.to_string()
-    yield eager_context().device_name or ""
+                spec = tf.DeviceSpec.from_string(scope.function.to_string())
+                if spec.device_type:
+                    return str(spec.device_type)
+    spec = tf.DeviceSpec.from_string(eager_context().device_name or "")
+    return spec.device_type or ""
 
 
 class FunctionAccess:
@@ -187,24 +181,20 @@ def executed_graphs(first_call: Callable[[], object]) -> Sequence[Any]:
     is rewritten. What XLA compiles it does not report; there the function's definition
     is what is executed.
     """
+    import tensorflow as tf
+
     context = eager_context()
     context.enable_run_metadata()
     try:
-        _forget_earlier_graphs(context)
+        # With an operation TensorFlow passes on now what it has gathered so far.
+        tf.identity(0.0)
+        context.export_run_metadata()
         first_call()
         metadata = context.export_run_metadata()
     finally:
         context.disable_run_metadata()
     graphs: Sequence[Any] = metadata.partition_graphs
     return graphs
-
-
-def _forget_earlier_graphs(context: Any) -> None:
-    """Have TensorFlow pass on now, with an operation, what it has gathered so far."""
-    import tensorflow as tf
-
-    tf.identity(0.0)
-    context.export_run_metadata()
 
 
 def definitions(context: Any, name: bytes) -> Iterator[Any]:

@@ -85,10 +85,6 @@ V1_APPLY = Hook(
 _UNFUSED = "its updates take a pass over the weights for each operation"
 
 
-def _update_of(place: str) -> Hook:
-    return Hook(f"keras.src.optimizers.{place}.update_step", _UNFUSED)
-
-
 BATCH_NORMALIZATION = Hook(
     "keras.src.layers.normalization.batch_normalization:BatchNormalization.call",
     "it takes several passes over its inputs in training",
@@ -101,13 +97,14 @@ GELU = Hook(
     "tensorflow._api.v2.nn:gelu",
     "steps with it keep three tensors for its gradient instead of one",
 )
-UPDATE_SGD = _update_of("sgd:SGD")
-UPDATE_ADAM = _update_of("adam:Adam")
-UPDATE_ADAGRAD = _update_of("adagrad:Adagrad")
-UPDATE_ADAMAX = _update_of("adamax:Adamax")
-UPDATE_RMSPROP = _update_of("rmsprop:RMSprop")
-UPDATE_ADADELTA = _update_of("adadelta:Adadelta")
-UPDATE_FTRL = _update_of("ftrl:Ftrl")
+_KERAS_OPTIMIZERS = "keras.src.optimizers"
+UPDATE_SGD = Hook(f"{_KERAS_OPTIMIZERS}.sgd:SGD.update_step", _UNFUSED)
+UPDATE_ADAM = Hook(f"{_KERAS_OPTIMIZERS}.adam:Adam.update_step", _UNFUSED)
+UPDATE_ADAGRAD = Hook(f"{_KERAS_OPTIMIZERS}.adagrad:Adagrad.update_step", _UNFUSED)
+UPDATE_ADAMAX = Hook(f"{_KERAS_OPTIMIZERS}.adamax:Adamax.update_step", _UNFUSED)
+UPDATE_RMSPROP = Hook(f"{_KERAS_OPTIMIZERS}.rmsprop:RMSprop.update_step", _UNFUSED)
+UPDATE_ADADELTA = Hook(f"{_KERAS_OPTIMIZERS}.adadelta:Adadelta.update_step", _UNFUSED)
+UPDATE_FTRL = Hook(f"{_KERAS_OPTIMIZERS}.ftrl:Ftrl.update_step", _UNFUSED)
 USER_SCALING = tuple(
     Hook(path, _UNNOTICED)
     for path in (
@@ -277,7 +274,9 @@ def branching_on_references() -> Iterator[None]:
     variable, whatever is the default of the program.
     """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    if graph is None or graph.building_function or not _holds_references(graph):
+    operations = () if graph is None else graph.get_operations()
+    holds_references = any(op.type in REF_VARIABLE_OPS for op in operations)
+    if graph is None or graph.building_function or not holds_references:
         yield
         return
     module = importlib.import_module("tensorflow.python.ops.control_flow_util")
@@ -292,11 +291,6 @@ def branching_on_references() -> Iterator[None]:
         yield
     finally:
         module.__dict__["ENABLE_CONTROL_FLOW_V2"] = before
-
-
-def _holds_references(graph: Any) -> bool:
-    """Return whether there are variables in a graph that are not resources."""
-    return any(op.type in REF_VARIABLE_OPS for op in graph.get_operations())
 
 
 @unless_gone(
@@ -339,33 +333,24 @@ def offloading_methods(base: type, original_of: Callable[[Any, Any], Any]) -> Me
 
     `original_of` returns what an optimizer's variable is a copy of, or itself.
     """
-    return _key_method(base, original_of) | _reducing_method(base)
-
-
-def _key_method(base: type, original_of: Callable[[Any, Any], Any]) -> Methods:
-    inherited = getattr(base, _KEY, None)
-    if inherited is None:
+    methods: Methods = {}
+    inherited_key = getattr(base, _KEY, None)
+    if inherited_key is None:
         warn_once(f"{base.__name__}.{_KEY}", _LOST_KEY)
-        return {}
-
-    def key(optimizer: Any, variable: Any) -> Any:
-        return inherited(optimizer, original_of(optimizer, variable))
-
-    return {_KEY: key}
-
-
-def _reducing_method(base: type) -> Methods:
-    """Keep gradients separate.
-
-    Without a strategy there is nothing to add up, but Keras passes all gradients
-    through one op, behind which no update begins before the last is there.
-    """
+    else:
+        methods[_KEY] = lambda optimizer, variable: inherited_key(
+            optimizer, original_of(optimizer, variable)
+        )
+    # Gradients are kept separate. Without a strategy there is nothing to add up, but
+    # Keras passes all gradients through one op, behind which no update begins before
+    # the last is there.
     for package, name in _REDUCE.items():
         inherited = getattr(base, name, None)
         if inherited is None:
             continue
         # A user's own way to add gradients up stays.
-        is_theirs = inherited.__module__.partition(".")[0] == package
-        return {name: lambda optimizer, pairs: pairs} if is_theirs else {}
+        if inherited.__module__.partition(".")[0] == package:
+            methods[name] = lambda optimizer, pairs: pairs
+        return methods
     warn_once(f"{base.__name__}.{_REDUCE['keras']}", _LOST_REDUCE)
-    return {}
+    return methods

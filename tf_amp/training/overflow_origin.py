@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -192,31 +193,12 @@ def passing_inputs(
         return lambda finite: []
     place = f"{place_here() or ''}/device:CPU:0"
     watched = Watch(graph, loss_scale)
-    inputs = [state["scale"], *_inputs_of(graph, asked)]
-
-    def record(scale: Any, *values: Any) -> None:
-        if not values[-1]:
-            warn_of_overflow(float(scale))
-        watched.record(scale, *values)
-
-    def pass_inputs(finite: Any) -> list[Any]:
-        with tf.device(place):
-            done = tf.numpy_function(
-                record, [*inputs, finite], [], name="overflow_inputs"
-            )
-        put_attribute(done, WATCH, s=watched.number.encode())
-        return [done]
-
-    return pass_inputs
-
-
-def _inputs_of(graph: Any, asked: Any) -> list[Any]:
-    """Return what comes into a step from outside: arguments, and data it fetches."""
+    # What comes into a step from outside: arguments, and data it fetches.
     operations = graph.get_operations()
     if asked is not None:
         behind = set(operations_behind(asked.op))
         operations = [op for op in operations if op in behind]
-    return [
+    inputs = [
         tensor
         for op in operations
         # What an old loop holds is out of reach.
@@ -224,6 +206,19 @@ def _inputs_of(graph: Any, asked: Any) -> list[Any]:
         for tensor in op.outputs
         if tensor.dtype.is_numpy_compatible and tensor.dtype.base_dtype == tensor.dtype
     ]
+
+    def pass_inputs(finite: Any) -> list[Any]:
+        with tf.device(place):
+            done = tf.numpy_function(
+                watched.record,
+                [state["scale"], *inputs, finite],
+                [],
+                name="overflow_inputs",
+            )
+        put_attribute(done, WATCH, s=watched.number.encode())
+        return [done]
+
+    return pass_inputs
 
 
 _WATCH = WATCH.encode()
@@ -280,22 +275,24 @@ class Watch:
         Of a step that was, nothing is kept.
         """
         *values, finite = inputs
-        if not finite:
-            with _unknown_where_it_fails():
-                self._record(values)
-
-    def _record(self, inputs: Sequence[Any]) -> None:
-        import numpy as np
-
-        self._overflows += 1
-        if not self._is_due(float(inputs[0])):
+        if finite:
             return
-        copies = [np.array(value) for value in inputs]
-        graph = self.graph()
-        if graph is None or not graph.building_function:
-            self._pending = copies
-            return
-        self._look_into(copies, stamp_reader.values_of_function(graph))
+        scale = float(values[0])
+        warn_of_overflow(scale)
+        with _unknown_where_it_fails():
+            self._overflows += 1
+            if self._is_at_minimum(scale) and self._in_vain != self._graphs()[1]:
+                is_due = not self._is_looking
+            else:
+                is_due = self._overflows & (self._overflows - 1) == 0
+            if not is_due:
+                return
+            copies = [np.array(value) for value in values]
+            graph = self.graph()
+            if graph is None or not graph.building_function:
+                self._pending = copies
+            else:
+                self._look_into(copies, stamp_reader.values_of_function(graph))
 
     def look_into_pending(self, session: Any) -> None:
         """Look into an overflow of the step that a Session has just run."""
@@ -327,11 +324,6 @@ class Watch:
         if not _begin(find):
             self._is_looking = False
 
-    def _is_due(self, scale: float) -> bool:
-        if self._is_at_minimum(scale) and self._in_vain != self._graphs()[1]:
-            return not self._is_looking
-        return self._overflows & (self._overflows - 1) == 0
-
     def _is_at_minimum(self, scale: float) -> bool:
         wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
         return wanted and scale <= float(self._loss_scale.minimum)
@@ -358,7 +350,11 @@ class Watch:
                 self.origin = origin_from(found)
                 _latest.put(None, (None, self.origin))
                 _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
-                self._report(self.origin, running, counts)
+                if host.current().is_news(self.origin):
+                    code = Code.OVERFLOW_ORIGIN
+                    tell = code.inform if self.origin.is_gradient else code.warn
+                    outcome = outcome_of(running, counts, self.origin.is_gradient)
+                    tell("not finite first: %s; %s", self.origin, outcome)
             if found is not None and before is not None:
                 name, too_large = found.node.name, before.too_large()
                 names = (name, *search.feeding(name), *too_large)
@@ -366,16 +362,6 @@ class Watch:
         if before is not None and not helps:
             self._in_vain = running
         self._is_looking = False
-
-    def _report(
-        self, origin: OverflowOrigin, running: bytes, counts: tuple[int, int]
-    ) -> None:
-        if not host.current().is_news(origin):
-            return
-        code = Code.OVERFLOW_ORIGIN
-        tell = code.inform if origin.is_gradient else code.warn
-        outcome = outcome_of(running, counts, origin.is_gradient)
-        tell("not finite first: %s; %s", origin, outcome)
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:
         """Return to float32 what has not been there; return whether there is any."""

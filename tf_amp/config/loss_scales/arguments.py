@@ -53,7 +53,10 @@ def check_within(
     """Return a number between two others, as a float."""
     if not is_number(value):
         raise ConfigError(f"{owner}: {name}={value!r}; it must be a number.")
-    number = _float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
     if not above < number or number >= below < math.inf:
         lies = f"be above {above:g}"
         if below < math.inf:
@@ -65,13 +68,6 @@ def check_within(
 def is_number(value: object) -> bool:
     """Tell whether something is a real number, one of NumPy's included; no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def check_count(owner: str, name: str, value: int, smallest: int = 1) -> int:

@@ -89,26 +89,21 @@ class DynamicLossScale(LossScale):
 
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
         """Count the step, and change the scale when its time has come."""
-        return self._grow(state) if seen.finite else self._back_off(state, seen)
-
-    def _grow(self, state: State) -> Mapping[str, Any]:
         import tensorflow as tf
 
-        good = state["good_steps"] + 1
-        grows = good >= self.growth_interval
-        none = tf.zeros_like(good)
-        # The maximum is finite, so the product is cut before it can stay infinite.
-        grown = tf.minimum(state["scale"] * self.growth_factor, self.maximum)
-        return {
-            "good_steps": tf.where(grows, none, good),
-            "scale": tf.where(grows, grown, state["scale"]),
-            "overflows": tf.where(grows, none, state["overflows"]),
-        }
-
-    def _back_off(self, state: State, seen: Seen) -> Mapping[str, Any]:
-        import tensorflow as tf
-
-        scale, overflows = state["scale"], state["overflows"] + 1
+        scale = state["scale"]
+        if seen.finite:
+            good = state["good_steps"] + 1
+            grows = good >= self.growth_interval
+            none = tf.zeros_like(good)
+            # The maximum is finite, so the product is cut before it can stay infinite.
+            grown = tf.minimum(scale * self.growth_factor, self.maximum)
+            return {
+                "good_steps": tf.where(grows, none, good),
+                "scale": tf.where(grows, grown, scale),
+                "overflows": tf.where(grows, none, state["overflows"]),
+            }
+        overflows = state["overflows"] + 1
         backs_off = overflows >= self.hysteresis
         lower = tf.maximum(scale * self.backoff_factor, self.minimum)
         stuck = tf.logical_and(backs_off, scale <= self.minimum)
@@ -133,37 +128,29 @@ class DynamicLossScale(LossScale):
             "pass."
         )
         if private.in_xla_context():
-            self._say_it_has_no_effect()
+            if self.at_minimum != "warn":
+                # Imported here: settings are read where nothing but Python is there.
+                from absl import logging
+
+                logging.log_first_n(
+                    logging.WARNING,
+                    "%s: at_minimum=%r has no effect in functions compiled by XLA; "
+                    "tf_amp.loss_scale_state() counts how often they overflow.",
+                    1,
+                    _OWNER,
+                    self.at_minimum,
+                )
             return []
         if self.at_minimum == "raise":
             return _if_any(tf.debugging.Assert(tf.logical_not(stuck), [message]))
+
+        def say() -> Any:
+            printed = tf.print(message, output_stream=tf.compat.v1.logging.warning)
+            with tf.control_dependencies(_if_any(printed)):
+                return tf.constant(True)
+
         due = state["stuck_steps"] % STEPS_BETWEEN_WARNINGS == 0
-        is_stuck_now = tf.logical_and(stuck, due)
-        return _if_any(tf.cond(is_stuck_now, lambda: _say(message), lambda: False))
-
-    def _say_it_has_no_effect(self) -> None:
-        """Say once of what was asked for that XLA cannot do it."""
-        if self.at_minimum == "warn":
-            return
-        # Imported here: settings are read where nothing but Python is installed.
-        from absl import logging
-
-        logging.log_first_n(
-            logging.WARNING,
-            "%s: at_minimum=%r has no effect in functions compiled by XLA; "
-            "tf_amp.loss_scale_state() counts how often they overflow.",
-            1,
-            _OWNER,
-            self.at_minimum,
-        )
-
-
-def _say(message: str) -> bool:
-    import tensorflow as tf
-
-    printed = tf.print(message, output_stream=tf.compat.v1.logging.warning)
-    with tf.control_dependencies(_if_any(printed)):
-        return tf.constant(True)  # type: ignore[no-any-return]
+        return _if_any(tf.cond(tf.logical_and(stuck, due), say, lambda: False))
 
 
 def _if_any(operation: Any) -> list[Any]:

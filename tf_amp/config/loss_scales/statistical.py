@@ -97,7 +97,9 @@ class StatisticalLossScale(LossScale):
         exponent = _RANGE - mean / weight - self.deviations * tf.sqrt(variance)
         low, high = math.log2(self.minimum), math.log2(self.maximum)
         exponent = tf.floor(tf.clip_by_value(exponent, low, high))
-        scale = _power_of_two(exponent)
+        # 2 to a whole number; `pow` is not exact on every device.
+        bits = tf.bitwise.left_shift(tf.cast(exponent, tf.int32) + 127, 23)
+        scale = tf.bitcast(bits, tf.float32)
         return {"scale": scale, "mean": mean, "square": square, "weight": weight}
 
 
@@ -105,11 +107,3 @@ def _log2(value: Any) -> Any:
     import tensorflow as tf
 
     return tf.math.log(value) / math.log(2.0)
-
-
-def _power_of_two(exponent: Any) -> Any:
-    """Return 2 to a whole number; `pow` is not exact on every device."""
-    import tensorflow as tf
-
-    bits = tf.bitwise.left_shift(tf.cast(exponent, tf.int32) + 127, 23)
-    return tf.bitcast(bits, tf.float32)

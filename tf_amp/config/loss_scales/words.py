@@ -71,47 +71,41 @@ def words_from_loss_scale(loss_scale: LossScale) -> str:
 
 def _from_text(text: str, name: str) -> LossScale:
     word, _, rest = text.lower().partition(":")
-    if word not in _CLASSES:
-        return _from_number(text, name)
-    kind = _CLASSES[word]
+    if word in _CLASSES:
+        arguments = _arguments(_CLASSES[word], rest, text, name)
+    else:
+        word = "static"
+        try:
+            arguments = (("value", float(text)),)
+        except ValueError as error:
+            raise ConfigError(
+                f"{name}: received {text!r}; allowed are {_ALLOWED}."
+            ) from error
+    try:
+        return _shared(word, arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{name}={text}: {error}") from error
+
+
+def _arguments(
+    kind: type[LossScale], words: str, text: str, name: str
+) -> tuple[tuple[str, Any], ...]:
+    """Return the arguments that words such as "initial=2,hysteresis=3" name."""
     types = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    pairs = [_argument(part, types, text, name) for part in rest.split(",") if part]
-    _check_given_once([key for key, _ in pairs], text, name)
-    try:
-        return _shared(word, _without_defaults(kind, sorted(pairs)))
-    except ConfigError as error:
-        raise ConfigError(f"{name}={text}: {error}") from error
-
-
-def _from_number(text: str, name: str) -> LossScale:
-    try:
-        return _shared("static", (("value", float(text)),))
-    except ConfigError as error:
-        raise ConfigError(f"{name}={text}: {error}") from error
-    except ValueError as error:
-        raise ConfigError(
-            f"{name}: received {text!r}; allowed are {_ALLOWED}."
-        ) from error
-
-
-def _check_given_once(keys: list[str], text: str, name: str) -> None:
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ConfigError(f"{name}: {key!r} is given more than once in {text!r}.")
-
-
-def _argument(
-    part: str, types: dict[str, str], text: str, name: str
-) -> tuple[str, Any]:
-    key, _, value = (word.strip() for word in part.partition("="))
     readers: dict[str, Any] = {"float": float, "int": int, "str": str}
-    try:
-        return key, readers[types[key]](value)
-    except (KeyError, ValueError) as error:
-        known = ", ".join(f"{k}=<{t}>" for k, t in types.items()) or "none"
-        raise ConfigError(
-            f"{name}: {part!r} in {text!r} is no argument; known are {known}."
-        ) from error
+    values: dict[str, Any] = {}
+    for part in filter(None, words.split(",")):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key in values:
+            raise ConfigError(f"{name}: {key!r} is given more than once in {text!r}.")
+        try:
+            values[key] = readers[types[key]](value)
+        except (KeyError, ValueError) as error:
+            known = ", ".join(f"{k}=<{t}>" for k, t in types.items()) or "none"
+            raise ConfigError(
+                f"{name}: {part!r} in {text!r} is no argument; known are {known}."
+            ) from error
+    return _without_defaults(kind, sorted(values.items()))
 
 
 def _without_defaults(

@@ -9,6 +9,7 @@ import tf_amp
 from tests.tf_amp.training.overflow.test_overflow_origin import (
     ONES,
     looked_into,
+    ones,
     scaling,
     training_step,
 )
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 def test_at_the_minimum_each_new_origin_goes_back_to_float32():
     loss_scale, scope = scaling(initial=1.0, at_minimum="float32")
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
 
     @tf.function
     def step(x, by):
@@ -52,7 +53,7 @@ def test_at_the_minimum_each_new_origin_goes_back_to_float32():
 def test_at_the_minimum_few_overflows_are_looked_into_that_nothing_helps(monkeypatch):
     looked = looked_into(monkeypatch)
     loss_scale, scope = scaling(initial=1.0, at_minimum="float32")
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(2)]
+    weights = ones(2)
     with scope:
         step = training_step(weights, planted=None)
         for _ in range(9):

@@ -55,6 +55,10 @@ def three_layers(x, weights, planted=2):
     return tf.reduce_mean(x)
 
 
+def ones(count):
+    return [tf.Variable(tf.ones([8, 8])) for _ in range(count)]
+
+
 def training_step(weights, **options):
     @tf.function
     def step(x):
@@ -80,8 +84,33 @@ def slope_of(loss_of):
     return slope
 
 
+def skipped_step():
+    step = training_step(ones(3), planted=0)
+    for factor in (1.0, 1.0, 1e6):
+        step(tf.constant(factor * ONES))
+
+
+def hopeless_slope():
+    weight = tf.Variable(1e4 * tf.ones([8, 8]))
+    slope = slope_of(lambda x: tf.reduce_sum((x @ weight) @ weight) ** 2)
+    assert not np.all(np.isfinite(slope(tf.constant(ONES))))
+
+
+def jacobian():
+    weights = [tf.Variable(50.0 * tf.ones([8, 8])) for _ in range(2)]
+
+    @tf.function
+    def jacobian_of(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ((1e-3 * x) @ weights[0]) @ weights[1]
+        return tape.jacobian(y, x)
+
+    jacobian_of(tf.constant(ONES))
+
+
 def slope_of_a_sum():
-    """Return one with gradients of 40,000 by each of two readers, at a scale of 4."""
+    """Take gradients of 40,000 by each of two readers, at a scale of 4."""
     weights = [tf.Variable(1250.0 * tf.ones([8, 8])) for _ in range(2)]
     first = tf.Variable(tf.eye(8))
 
@@ -89,64 +118,30 @@ def slope_of_a_sum():
         h = x @ first
         return tf.reduce_sum(h @ weights[0]) + tf.reduce_sum(h @ weights[1])
 
-    return slope_of(loss_of)
+    np.testing.assert_array_equal(slope_of(loss_of)(tf.constant(ONES)), 20000.0)
 
 
-def outcomes(told, loss_scale):
-    tf_amp.loss_scale_state(loss_scale)
-    lines = [line for line in told if "(AMP302)" in line]
-    assert all(line.startswith("tf-amp: not finite first: ") for line in lines)
-    return [line.partition("; ")[2].removesuffix(" (AMP302)") for line in lines]
+# By what overflows, what is said of the step.
+OUTCOMES = {
+    slope_of_a_sum: "the gradients were taken again without the loss scale",
+    skipped_step: "this step was skipped, the 1st in 3 calls",
+    hopeless_slope: "the gradients are used as they are, since no loss scale helps",
+    jacobian: "the gradients are handed on as they are; an optimizer that applies them "
+    "skips its step",
+}
 
 
-def test_a_sum_of_gradients_is_of_the_backward_pass(told):
+@pytest.mark.parametrize("overflow", OUTCOMES)
+def test_it_is_said_what_became_of_the_step(overflow, told):
     loss_scale, scope = scaling()
     with scope:
-        np.testing.assert_array_equal(slope_of_a_sum()(tf.constant(ONES)), 20000.0)
+        overflow()
     origin = tf_amp.loss_scale_state(loss_scale).overflow_origin
-    assert (origin.kind, origin.dtype, origin.is_gradient) == ("AddN", "float16", True)
-    expected = "the gradients were taken again without the loss scale"
-    assert outcomes(told, loss_scale) == [expected]
-
-
-def test_it_is_said_which_step_was_skipped(told):
-    loss_scale, scope = scaling()
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
-    with scope:
-        step = training_step(weights, planted=0)
-        for factor in (1.0, 1.0, 1e6):
-            step(tf.constant(factor * ONES))
-    assert outcomes(told, loss_scale) == ["this step was skipped, the 1st in 3 calls"]
-
-
-def test_it_is_said_where_no_loss_scale_helps(told):
-    loss_scale, scope = scaling()
-    weight = tf.Variable(1e4 * tf.ones([8, 8]))
-    with scope:
-        slope = slope_of(lambda x: tf.reduce_sum((x @ weight) @ weight) ** 2)
-        assert not np.all(np.isfinite(slope(tf.constant(ONES))))
-    expected = "the gradients are used as they are, since no loss scale helps"
-    assert outcomes(told, loss_scale) == [expected]
-
-
-def test_it_is_said_that_gradients_are_handed_on(told):
-    loss_scale, scope = scaling()
-    weights = [tf.Variable(50.0 * tf.ones([8, 8])) for _ in range(2)]
-
-    @tf.function
-    def jacobian(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = ((1e-3 * x) @ weights[0]) @ weights[1]
-        return tape.jacobian(y, x)
-
-    with scope:
-        jacobian(tf.constant(ONES))
-    expected = (
-        "the gradients are handed on as they are; an optimizer that applies them skips "
-        "its step"
-    )
-    assert outcomes(told, loss_scale) == [expected]
+    (line,) = (line for line in told if "(AMP302)" in line)
+    assert line == f"tf-amp: not finite first: {origin}; {OUTCOMES[overflow]} (AMP302)"
+    if overflow is slope_of_a_sum:
+        # A sum of gradients is of the backward pass.
+        assert (origin.kind, origin.dtype, origin.is_gradient) == ("AddN", "float16", 1)
 
 
 class Overflowing(keras.layers.Layer):
@@ -184,22 +179,6 @@ def test_the_layer_is_named_under_fit(told):
         np.testing.assert_array_equal(was, weight.numpy())
 
 
-def test_the_layer_is_named_in_a_session(told):
-    loss_scale, scope = scaling()
-    with tf.Graph().as_default(), scope:
-        x = v1.placeholder(tf.float32, [None, 8])
-        weights = [v1.get_variable(n, [8, 8], use_resource=True) for n in "abc"]
-        loss = three_layers(x, [tf.abs(w) + 1.0 for w in weights])
-        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            session.graph.finalize()
-            session.run(train, {x: ONES})
-    origin = overflow_origin.latest_origin(loss_scale)
-    assert (origin.op, origin.layer) == ("layer2/MatMul", "layer2")
-    assert origin.dtype == "float16"
-
-
 @pytest.fixture
 def looking_later(monkeypatch):
     """Return an event that overflows wait for, and how the waits ended."""
@@ -214,19 +193,22 @@ def looking_later(monkeypatch):
     return has_gone_on, waited
 
 
-def test_a_session_goes_on_while_its_overflow_is_looked_into(told, looking_later):
+def test_the_layer_is_named_in_a_session_that_goes_on_meanwhile(told, looking_later):
     has_gone_on, waited = looking_later
     loss_scale, scope = scaling()
     with tf.Graph().as_default(), scope:
-        ones = v1.ones_initializer()
-        weight = v1.get_variable("w", [8, 8], initializer=ones, use_resource=True)
-        loss = three_layers(tf.constant(ONES), [weight] * 3)
+        x = v1.placeholder(tf.float32, [None, 8])
+        weights = [v1.get_variable(n, [8, 8], use_resource=True) for n in "abc"]
+        loss = three_layers(x, [tf.abs(w) + 1.0 for w in weights])
         train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            session.run(train)
+            session.graph.finalize()
+            session.run(train, {x: ONES})
             has_gone_on.set()
-    assert overflow_origin.latest_origin(loss_scale).layer == "layer2"
+    origin = overflow_origin.latest_origin(loss_scale)
+    assert (origin.op, origin.layer) == ("layer2/MatMul", "layer2")
+    assert origin.dtype == "float16"
     assert waited == [True]
 
 
@@ -252,7 +234,7 @@ def test_at_the_minimum_a_session_goes_on_in_float32(told):
 
 
 def test_a_gradient_that_the_scale_makes_too_large_is_distinguished(told):
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
     for initial in (2.0**15, 2.0**20):
         loss_scale, scope = scaling(initial=initial)
         with scope:
@@ -267,7 +249,7 @@ def test_a_gradient_is_distinguished_when_its_function_is_gone(told, looking_lat
     is_gone, waited = looking_later
     loss_scale, scope = scaling(initial=2.0**20)
     with scope:
-        weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+        weights = ones(3)
         training_step(weights, planted=None)(tf.constant(ONES))
     gc.collect()
     is_gone.set()
@@ -281,7 +263,7 @@ def test_a_loss_scale_that_is_itself_infinite_is_to_blame(told):
             return {"scale": float("inf")}
 
     loss_scale = Runaway()
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
     with tf_amp.mixed_precision_scope("float16", loss_scale=loss_scale, opt_level="O2"):
         training_step(weights, planted=None)(tf.constant(ONES))
     origin = overflow_origin.latest_origin(loss_scale)
@@ -290,7 +272,7 @@ def test_a_loss_scale_that_is_itself_infinite_is_to_blame(told):
 
 def test_a_mask_of_minus_infinity_is_not_to_blame(told):
     loss_scale, scope = scaling()
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(2)]
+    weights = ones(2)
 
     @tf.function
     def step(x):
@@ -309,15 +291,15 @@ def test_a_mask_of_minus_infinity_is_not_to_blame(told):
 
 def test_a_step_without_overflow_has_no_origin_and_hands_nothing_over(monkeypatch):
     records = []
-    record = overflow_origin.Watch._record
+    record = overflow_origin.Watch.record
 
-    def record_and_count(watch, inputs):
+    def record_and_count(watch, *inputs):
         records.append(inputs)
-        record(watch, inputs)
+        record(watch, *inputs)
 
-    monkeypatch.setattr(overflow_origin.Watch, "_record", record_and_count)
+    monkeypatch.setattr(overflow_origin.Watch, "record", record_and_count)
     loss_scale, scope = scaling()
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
     with scope:
         step = training_step(weights, planted=None)
         for _ in range(3):
@@ -343,7 +325,7 @@ def looked_into(monkeypatch):
 def test_few_of_many_overflows_are_looked_into(monkeypatch):
     looked = looked_into(monkeypatch)
     loss_scale, scope = scaling()
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
     with scope:
         step = training_step(weights)
         for _ in range(9):
@@ -355,7 +337,7 @@ def test_few_of_many_overflows_are_looked_into(monkeypatch):
 
 def test_at_the_minimum_the_origin_goes_back_to_float32_once(told):
     loss_scale, scope = scaling(initial=2.0, at_minimum="float32")
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
     losses = []
     with scope:
         step = training_step(weights)
@@ -408,9 +390,9 @@ def test_a_diagnosis_that_fails_does_not_fail_the_step(monkeypatch):
     def fail(*args):
         raise RuntimeError("no replay today")
 
-    monkeypatch.setattr(overflow_origin.Watch, "_record", fail)
+    monkeypatch.setattr(overflow_origin.Watch, "_look_into", fail)
     _, scope = scaling()
-    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    weights = ones(3)
     with scope:
         assert np.isinf(training_step(weights)(tf.constant(ONES)))
     np.testing.assert_array_equal(weights[0], np.ones([8, 8]))

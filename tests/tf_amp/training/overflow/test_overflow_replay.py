@@ -14,7 +14,9 @@ import queue, signal, threading
 import numpy as np
 import tensorflow as tf
 import tf_amp
+from absl import logging
 from tf_amp.training import overflow_origin as origin
+from tf_amp.training import overflow_search
 
 signal.alarm(100)
 v1 = tf.compat.v1
@@ -50,16 +52,16 @@ def fill(count):
     for _ in range(count):
         batches.put(np.full([4, 8], 6e4, "float32"))
 
+def after(rounds):
+    grow = lambda i, x: (i + 1, x + 1.0)
+    return tf.while_loop(lambda i, x: i < rounds, grow, (0, tf.fill([4, 8], 3e4)))[1]
+
 def told():
     found = origin.latest_origin()
     return found.layer if found else None
 """
 
-
-def test_a_graph_that_reads_a_queue_goes_on_and_the_layer_is_named() -> None:
-    done = run_forked(
-        PROGRAM
-        + """
+READS_A_QUEUE = """
 with tf.Graph().as_default():
     x = v1.train.batch([tf.fill([8], 6e4)], 4)
     ones = v1.ones_initializer()
@@ -75,30 +77,14 @@ with tf.Graph().as_default():
         coordinator.request_stop()
         coordinator.join(threads)
 """
-    )
-    assert done.lines() == ["layer"], done.err
-
-
-@pytest.mark.parametrize("kind", ["numpy_function", "py_function"])
-def test_a_function_of_the_program_is_called_once_a_step(kind: str) -> None:
-    done = run_forked(
-        PROGRAM
-        + f"""
+CALLS_THE_PROGRAM = """
 step = training_step(lambda: from_program(tf.{kind}))
 fill(3)
 for _ in range(3):
     step()
 print(told(), len(taken))
 """
-    )
-    assert done.lines() == ["layer 3"], done.err
-
-
-def test_what_a_loop_takes_from_the_program_is_not_taken_again() -> None:
-    done = run_forked(
-        PROGRAM
-        + """
-from absl import logging
+TAKES_IN_A_LOOP = """
 logging.set_verbosity(logging.INFO)
 
 def sum_of_batches():
@@ -112,39 +98,45 @@ step()
 step()
 print(told(), len(taken))
 """
-    )
-    assert done.lines() == ["None 4"], done.err
-    assert "The origin of an overflow is not known" in done.err
-    assert "(PyFunc) may have effects" in done.err
-
-
-LOOP = """
-def after(rounds):
-    grow = lambda i, x: (i + 1, x + 1.0)
-    return tf.while_loop(lambda i, x: i < rounds, grow, (0, tf.fill([4, 8], 3e4)))[1]
-"""
-
-
-def test_the_layer_behind_a_loop_is_named() -> None:
-    done = run_forked(
-        PROGRAM + LOOP + "training_step(lambda: after(3))(); print(told())"
-    )
-    assert done.lines() == ["layer"], done.err
-
-
-def test_a_step_that_takes_long_to_run_again_is_given_up() -> None:
-    done = run_forked(
-        PROGRAM
-        + LOOP
-        + """
-from absl import logging
-from tf_amp.training import overflow_search
+TAKES_LONG = """
 logging.set_verbosity(logging.INFO)
 overflow_search.LIMIT_SECONDS = 0.02
 training_step(lambda: after(20_000))()
 print(told())
 """
-    )
-    assert done.lines() == ["None"], done.err
-    assert "The origin of an overflow is not known" in done.err
-    assert "longer than 0.02 seconds" in done.err
+UNKNOWN = "The origin of an overflow is not known"
+# What a program prints, and what it is told.
+PROGRAMS = {
+    "a graph that reads a queue goes on": (READS_A_QUEUE, "layer", []),
+    **{
+        f"a {kind} is called once a step": (
+            CALLS_THE_PROGRAM.replace("{kind}", kind),
+            "layer 3",
+            [],
+        )
+        for kind in ("numpy_function", "py_function")
+    },
+    "what a loop takes from the program is not taken again": (
+        TAKES_IN_A_LOOP,
+        "None 4",
+        [UNKNOWN, "(PyFunc) may have effects"],
+    ),
+    "the layer after a loop is named": (
+        "training_step(lambda: after(3))(); print(told())",
+        "layer",
+        [],
+    ),
+    "what takes long to run again is given up": (
+        TAKES_LONG,
+        "None",
+        [UNKNOWN, "longer than 0.02 seconds"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_step_is_run_again_by_itself(name: str) -> None:
+    program, printed, told = PROGRAMS[name]
+    done = run_forked(PROGRAM + program)
+    assert done.lines() == [printed], done.err
+    assert all(words in done.err for words in told), done.err
