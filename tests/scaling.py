@@ -12,7 +12,6 @@ import tensorflow as tf
 import tf_amp
 from tf_amp import LossScale, loss_scale_state
 from tf_amp import _tensorflow_private as private
-from tf_amp.runtime import model_scopes
 from tf_amp.training import checkpoints, gradients
 
 
@@ -20,13 +19,13 @@ from tf_amp.training import checkpoints, gradients
 def scaled_by(loss_scale: LossScale) -> Iterator[LossScale]:
     """Scale the losses of all gradients taken inside."""
     # What another test has left in place would stay, with its own loss scale.
-    private.remove(model_scopes.HOOKS_OF_CALLBACKS)
+    private.remove()
     gradients.install(lambda: loss_scale)
     checkpoints.install()
     try:
         yield loss_scale
     finally:
-        private.remove(model_scopes.HOOKS_OF_CALLBACKS)
+        private.remove()
 
 
 def figures(loss_scale: LossScale) -> tuple[float, int, int]:

@@ -223,7 +223,7 @@ _OF_SETTINGS = (
     Fault(
         "disable leaves a method of TensorFlow decorated.",
         "tf_amp/runtime/installation.py",
-        "private.remove([*kept, *model_scopes.HOOKS_OF_CALLBACKS])",
+        "private.remove(kept)",
         "private.remove([*kept, private.CREATE_OP])",
         (
             f"{_TF_AMP}/runtime/test_runtime.py::"

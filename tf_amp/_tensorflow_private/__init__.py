@@ -30,11 +30,13 @@ class Hook(NamedTuple):
       path: where it is: "module:Class.method" or "module:function".
       without: what the user loses where it is gone, for the warning.
       register: module and function that must know the one in place.
+      of_callbacks: whether callbacks need it, also when mixed precision is off.
     """
 
     path: str
     without: str
     register: tuple[str, str] | None = None
+    of_callbacks: bool = False
 
     @property
     def module(self) -> str:
@@ -121,12 +123,19 @@ def _install_awaited(module: Any) -> None:
             install(hook, _awaited.pop(hook))
 
 
-def remove(kept: Collection[Hook] = ()) -> None:
-    """Put every method back, but for those kept and those wrapped by others since."""
-    for hook in _awaited.keys() - set(kept):
+def remove(kept: Collection[Hook] = (), *, of_callbacks: bool = False) -> None:
+    """Put every method back, but for those kept and those wrapped by others since.
+
+    Those of callbacks are kept, unless they are to go as well.
+    """
+
+    def goes(hook: Hook) -> bool:
+        return hook not in kept and (of_callbacks or not hook.of_callbacks)
+
+    for hook in filter(goes, list(_awaited)):
         del _awaited[hook]
     for hook, (owner, original, replacement) in list(_patches.items()):
-        if hook not in kept and getattr(owner, hook.method) is replacement:
+        if goes(hook) and getattr(owner, hook.method) is replacement:
             _register(hook, original)
             setattr(owner, hook.method, original)
             del _patches[hook]

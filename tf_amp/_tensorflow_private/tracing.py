@@ -52,11 +52,15 @@ COMPILE_MODEL = (
     Hook(f"{_TF_KERAS_MODEL}.compile", _COMPILED),
 )
 CALLBACK_LISTS = tuple(
-    Hook(f"{place}:CallbackList.set_model", "callbacks know nothing of one another")
+    Hook(
+        f"{place}:CallbackList.set_model",
+        "callbacks know nothing of one another",
+        of_callbacks=True,
+    )
     for place in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
 )
 RUN_MODEL = tuple(
-    Hook(f"{owner}.{method}", _COMPILED)
+    Hook(f"{owner}.{method}", _COMPILED, of_callbacks=True)
     for owner in (_KERAS_TRAINER, _TF_KERAS_MODEL)
     for method in _RUNNING
 )

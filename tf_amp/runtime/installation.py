@@ -25,7 +25,6 @@ from tf_amp.rewriting import (
     scaled_losses,
     stripping,
 )
-from tf_amp.runtime import model_scopes
 from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
 
@@ -145,7 +144,7 @@ def remove() -> None:
     kept = [private.CALL_FUNCTION, functions.RUN_IN_SESSION, graphs.CONVERT_TO_TFLITE]
     if call_sites.decide_calls():
         kept.append(functions.CALL_IN_EAGER_MODE)
-    private.remove([*kept, *model_scopes.HOOKS_OF_CALLBACKS])
+    private.remove(kept)
 
 
 def _stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:

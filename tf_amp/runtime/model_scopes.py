@@ -44,8 +44,6 @@ class _Model:
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
-# Those that callbacks need, also when mixed precision is off.
-HOOKS_OF_CALLBACKS = (*tracing.RUN_MODEL, *tracing.CALLBACK_LISTS)
 
 
 def introduce_callbacks(introduce: Callable[..., Any]) -> None:

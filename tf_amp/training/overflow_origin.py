@@ -348,7 +348,6 @@ class Watch:
             found = search.first_not_finite()
             if found is not None:
                 self.origin = origin_from(found)
-                _latest.put(None, (None, self.origin))
                 _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
                 if host.current().is_news(self.origin):
                     code = Code.OVERFLOW_ORIGIN
@@ -387,8 +386,8 @@ _watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary(
 _threads: list[threading.Thread] = []
 # By number of the watch: before it was rewritten, and as it runs.
 _graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
-# By identity of a loss scale, which is kept alive therefore; of all under None.
-_latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
+# By identity of a loss scale, which is kept alive therefore.
+_latest: Latest[int, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
 
 
 def keeping_graph(arrival: Arrival) -> None:
@@ -404,14 +403,14 @@ def float32_nodes(arrival: Arrival) -> tuple[tuple[str, str], ...]:
     return tuple((name, reason) for name in names)
 
 
-def latest_origin(loss_scale: Any = None) -> OverflowOrigin | None:
-    """Return the origin found last, after waiting for what is being looked into.
+def latest_origin(loss_scale: Any) -> OverflowOrigin | None:
+    """Return the origin found last of gradients that a loss scale has scaled.
 
-    It is of gradients scaled by this loss scale, or by any if none is given.
+    It waits for what is being looked into.
     """
     _join_threads()
-    found = _latest.get(None if loss_scale is None else id(loss_scale))
-    return found[1] if found else None
+    latest = _latest.get(id(loss_scale))
+    return latest[1] if latest else None
 
 
 def look_after_run(result: Any, session: Any, *args: Any, **kwargs: Any) -> None:

@@ -51,8 +51,6 @@ from tf_amp import _tensorflow_private as private
 from tf_amp import message_codes
 from tf_amp._tensorflow_private import functions, graphs
 
-from tf_amp.runtime import model_scopes
-
 owner_of, gone, told = private._owner_of, None, []
 private._owner_of = lambda hook: None if hook == gone else owner_of(hook)
 logging.warning = lambda text, *args, **kwargs: told.append(text % args)
@@ -77,9 +75,9 @@ for gone in hooks_in(MODULES):
     told.clear()
     tf_amp.disable()
     kept = {private.CALL_FUNCTION, functions.RUN_IN_SESSION, graphs.CONVERT_TO_TFLITE}
-    of_callbacks = set(model_scopes.HOOKS_OF_CALLBACKS)
-    assert set(private.installed()) - of_callbacks == kept - {gone}
-    private.remove()
+    left = {hook for hook in private.installed() if not hook.of_callbacks}
+    assert left == kept - {gone}
+    private.remove(of_callbacks=True)
 """
 STEPS = {
     ("tensorflow",): """

@@ -115,7 +115,6 @@ def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():
         PROBE
         + """
 from tf_amp import _tensorflow_private as private
-from tf_amp.runtime import model_scopes
 
 place = "tensorflow.python.framework.ops:Graph._gone"
 private.CREATE_OP = private.CREATE_OP._replace(path=place)
@@ -125,8 +124,7 @@ for _ in range(2):
     tf_amp.enable(opt_level="O2")
 print(dtype_of(product()))
 tf_amp.disable()
-of_callbacks = model_scopes.HOOKS_OF_CALLBACKS
-others = [hook for hook in private.installed() if hook not in of_callbacks]
+others = [hook for hook in private.installed() if not hook.of_callbacks]
 print(dtype_of(product()), *(hook.method for hook in others))
 """
     )

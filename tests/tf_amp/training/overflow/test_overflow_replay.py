@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 import tf_amp
 from absl import logging
-from tf_amp.training import overflow_origin as origin
 from tf_amp.training import overflow_search
 
 signal.alarm(100)
@@ -57,7 +56,7 @@ def after(rounds):
     return tf.while_loop(lambda i, x: i < rounds, grow, (0, tf.fill([4, 8], 3e4)))[1]
 
 def told():
-    found = origin.latest_origin()
+    found = tf_amp.loss_scale_state().overflow_origin
     return found.layer if found else None
 """
 
