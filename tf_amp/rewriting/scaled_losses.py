@@ -6,8 +6,7 @@
 - Branches taken where gradients are finite are made to cost little. The optimizer's
   updates are in one, with every variable and slot. TensorFlow puts a Switch and an
   Identity in front of each of them; both are taken out again. Then all that reads the
-  learning rate or counts steps does so alike, and is made one. Where no loss is scaled
-  any more, nothing asks whether gradients are finite, and there is no branch.
+  learning rate or counts steps does so alike, and is made one.
 - Gradients that a program uses itself are taken again where they overflowed. No
   optimizer skips a step for them: a sampler, a saliency map or whoever fetches them
   would go on with infinities until the scale has fallen.
@@ -15,7 +14,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grappler_pass.annotations import AGAIN, FINITE_BRANCH, SCALE
 from tf_amp.config import scope_registry, workers
@@ -34,13 +33,24 @@ def without_unneeded_scales(arrival: Arrival) -> GraphDef | None:
     It is not going to be rewritten. What is returned counts as rewritten, so that it
     never goes to float16 without them.
     """
-    if SCALE.encode() not in arrival.data or _is_shared():
+    if SCALE.encode() not in arrival.data:
         return None
+    # Other processes may take part in what the graph computes.
+    if workers.is_server() or workers.directed_key() or peers() is not None:
+        return None
+    from tensorflow.core.framework.types_pb2 import DT_HALF
+
     from grappler_pass.rewriting.apply import is_rewritten, with_marks
     from grappler_pass.rewriting.loss_scales import without_loss_scales
 
     graph_def = arrival.running
-    if is_rewritten(graph_def) or _is_asked_for(graph_def) or _has_float16(graph_def):
+    scopes = [scope_registry.scope_of(each) for each in settings_in(graph_def)]
+    # The user has named a loss scale for a part of the graph.
+    is_asked_for = any(s is None or s.config.loss_scale is not None for s in scopes)
+    if is_rewritten(graph_def) or not scopes or is_asked_for:
+        return None
+    values = (value for node in graph_def.node for value in node.attr.values())
+    if any(value.type == DT_HALF or DT_HALF in value.list.type for value in values):
         return None
     changed = without_loss_scales(graph_def, arrival.item)
     if changed is None:
@@ -52,14 +62,10 @@ def with_light_branches(arrival: Arrival) -> GraphDef | None:
     """Return a graph with light branches; None where there are none."""
     if FINITE_BRANCH.encode() not in arrival.data:
         return None
-    from grappler_pass.rewriting.branches import (
-        lighten_branches,
-        merge_equal_reads,
-        without_known_branches,
-    )
+    from grappler_pass.rewriting.branches import lighten_branches, merge_equal_reads
 
     before = graph_def = arrival.running
-    for lighten in (lighten_branches, merge_equal_reads, without_known_branches):
+    for lighten in (lighten_branches, merge_equal_reads):
         graph_def = lighten(graph_def, FINITE_BRANCH, arrival.item) or graph_def
     return None if graph_def is before else graph_def
 
@@ -71,24 +77,3 @@ def with_second_tries(arrival: Arrival) -> GraphDef | None:
     from grappler_pass.rewriting import second_try
 
     return second_try.with_second_tries(arrival.running)
-
-
-def _is_shared() -> bool:
-    """Return whether other processes take part in what the graph computes."""
-    return workers.is_server() or bool(workers.directed_key()) or peers() is not None
-
-
-def _is_asked_for(graph_def: Any) -> bool:
-    """Return whether the user has named a loss scale for any part of a graph."""
-    scopes = [
-        scope_registry.scope_of(settings_id) for settings_id in settings_in(graph_def)
-    ]
-    asked = (scope is None or scope.config.loss_scale is not None for scope in scopes)
-    return not scopes or any(asked)
-
-
-def _has_float16(graph_def: Any) -> bool:
-    from tensorflow.core.framework.types_pb2 import DT_HALF
-
-    values = (value for node in graph_def.node for value in node.attr.values())
-    return any(value.type == DT_HALF or DT_HALF in value.list.type for value in values)
