@@ -72,9 +72,9 @@ _OF_COMPARISONS = (
     ),
     Fault(
         "Each worker of a job decides its plan by itself.",
-        "tf_amp/rewriting/shared_plans.py",
-        "if self._peers.is_chief or not is_joint(draft.graph_def):",
-        "if self._peers or not is_joint(draft.graph_def):",
+        "tf_amp/rewriting/agreement.py",
+        "if self.workers.is_chief or not is_joint(draft.graph_def):",
+        "if self.workers or not is_joint(draft.graph_def):",
         (
             f"{_TF_AMP}/rewriting/test_workers_plans.py::"
             "test_a_worker_takes_the_plan_of_the_chief",
@@ -222,9 +222,9 @@ _OF_SETTINGS = (
     ),
     Fault(
         "disable leaves a method of TensorFlow decorated.",
-        "tf_amp/runtime/installation.py",
-        "private.remove(kept)",
-        "private.remove([*kept, private.CREATE_OP])",
+        "tf_amp/runtime/switch.py",
+        "private.remove(hooks)",
+        "private.remove([*hooks, private.CREATE_OP])",
         (
             f"{_TF_AMP}/runtime/test_runtime.py::"
             "test_settings_hold_for_functions_traced_under_them",

@@ -26,13 +26,7 @@ from grappler_pass.fork_safety import per_process, renewed_lock
 from grappler_pass.graph.type_slots import ABSENT_GPU
 from tf_amp import _tensorflow_private as private
 from tf_amp.checking import running
-from tf_amp.compare.kept_file import (
-    Fields,
-    KeptFile,
-    fields_from,
-    is_line,
-    mapping_in,
-)
+from tf_amp.compare.kept_file import Fields, KeptFile, fields_from, is_line, mapping_in
 from tf_amp.config import devices
 from tf_amp.config.amp_config import CHECK, AmpConfig
 from tf_amp.report.counts import counted
@@ -134,21 +128,15 @@ class CheckedKernels(KnownKernels):
                 break
             if running.bytes_of(kernel) > most_bytes(kernel.device_type):
                 continue
-            fault = _fault_of(kernel)
-            if fault is not None:
-                found.setdefault(kernel.device_type, {})[kernel.key] = fault
+            try:
+                fault = running.fault_in(kernel)
+            except (tf.errors.OpError, ValueError) as error:
+                logging.info("%s was not checked: %s", kernel.op, error)
+                continue
+            found.setdefault(kernel.device_type, {})[kernel.key] = fault
         for device_type, faults in found.items():
             self.outcomes[device_type].add(faults)
         return any(any(faults.values()) for faults in found.values())
-
-
-def _fault_of(kernel: Kernel) -> str | None:
-    """Return the fault of a kernel, "" if none; None if it does not run."""
-    try:
-        return running.fault_in(kernel)
-    except (tf.errors.OpError, ValueError) as error:
-        logging.info("%s was not checked: %s", kernel.op, error)
-        return None
 
 
 def kernels_of_profile(profile: DeviceProfile) -> KnownKernels:
@@ -160,8 +148,13 @@ def kernels_of_profile(profile: DeviceProfile) -> KnownKernels:
 def kernels_here(config: AmpConfig) -> KnownKernels:
     """Return the known kernels of the devices that are present."""
     present = {device.device_type: device for device in devices.present_devices()}
+    machines = dict(zip(present, map(Machine, present), strict=True))
+    key = devices.cpu_key()
+    major, minor = map(int, tf.version.VERSION.split(".")[:2])
+    version = (major, minor)
+    machines["CPU"] = Machine("CPU", key.flags, key.threads, key.onednn, version)
     return KnownKernels(
-        machines={kind: _machine(kind) for kind in present},
+        machines=machines,
         outcomes={
             kind: outcomes_of(_machine_text(device), config.cache_dir)
             for kind, device in present.items()
@@ -176,14 +169,6 @@ def with_checks(known: KnownKernels, config: AmpConfig) -> KnownKernels:
         return known
     is_limited = config.tune != "off" and not private.is_determinism_enabled()
     return CheckedKernels(known.machines, known.outcomes, is_limited=is_limited)
-
-
-def _machine(device_type: str) -> Machine:
-    if device_type != "CPU":
-        return Machine(device_type)
-    key = devices.cpu_key()
-    major, minor = map(int, tf.version.VERSION.split(".")[:2])
-    return Machine("CPU", key.flags, key.threads, key.onednn, (major, minor))
 
 
 def _machine_text(device: devices.Device) -> str:
@@ -234,22 +219,13 @@ class Outcomes:
         self._file.change(change)
 
 
-def outcomes_path(cache_dir: pathlib.Path, machine: str) -> pathlib.Path:
-    """Return where the outcomes of a machine are kept in the user's cache folder."""
-    digest = hashlib.sha256(machine.encode()).hexdigest()[:16]
-    return cache_dir / "kernels" / f"{digest}.json"
-
-
 def shipped(machine: str) -> dict[str, str]:
     """Return the outcomes of a machine that ship with tf-amp."""
     files = (
-        fields_from(p.read_text(encoding="utf-8"), _PART) for p in _shipped_files()
+        fields_from(path.read_text(encoding="utf-8"), _PART)
+        for path in sorted(_SHIPPED.glob("*.json"))
     )
     return next(filter(None, (_kernels_in(each, machine) for each in files)), {})
-
-
-def _shipped_files() -> Iterator[pathlib.Path]:
-    yield from sorted(_SHIPPED.glob("*.json"))
 
 
 def _kernels_in(fields: Fields, machine: str) -> dict[str, str]:
@@ -263,7 +239,9 @@ def _kernels_in(fields: Fields, machine: str) -> dict[str, str]:
 @functools.cache
 def outcomes_of(machine: str, cache_dir: pathlib.Path | None) -> Outcomes:
     """Return the outcomes that this process has of a machine."""
-    path = None if cache_dir is None else outcomes_path(cache_dir, machine)
+    digest = hashlib.sha256(machine.encode()).hexdigest()[:16]
+    # In the user's cache folder.
+    path = None if cache_dir is None else cache_dir / "kernels" / f"{digest}.json"
     return Outcomes(machine, path)
 
 

@@ -10,8 +10,8 @@ whole. Nothing is timed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.fused_ops import cast_node, split_fused
-from grappler_pass.eligibility.kernels import Kernel, Operand, is_exact
+from grappler_pass.eligibility.kernels import Kernel, is_exact
 from grappler_pass.graph.shapes import proto_from_shape, static
 from grappler_pass.graph.type_slots import FLOAT32, TypeSlot
 from grappler_pass.rewriting.apply import retype
@@ -81,7 +81,12 @@ def _draws(kernel: Kernel) -> Iterator[Draw]:
     shapes = [static(kernel.operands[int(name)].shape) or () for name in fed]
     judge = _exactly if is_exact(kernel) else _by_slices
     device = f"/device:{kernel.device_type}:0"
-    with GraphRun({"": _both(kernel)}, config=_config()) as run:
+    # The program's own configuration, Grappler on for the smallest graphs.
+    config = own_config()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    config.allow_soft_placement = False
+    sizes = [math.prod(size or 1 for size in shape or ()) for shape in kernel.results]
+    with GraphRun({"": _both(kernel)}, config=config) as run:
         float32, low = run.tensor(_FLOAT32), run.tensor(_LOW)
         with run.graph.as_default(), run.graph.device(device):
             result = tf.cast(low, tf.float32)
@@ -92,31 +97,14 @@ def _draws(kernel: Kernel) -> Iterator[Draw]:
         dirty = run.callable(dirtied, [count, dirt])
         for values in (_INTEGERS, _ONES):
             arrays = [np.resize(values, shape) for shape in shapes]
-            for size in _dirty_counts(kernel):
+            for size in (*sizes, *(bytes_ // 2 for bytes_ in _DIRTY_BYTES)):
                 dirty([size], math.nan)
             with np.errstate(all="ignore"):
                 yield judge(kernel, *compute(*arrays))
 
 
-def _config() -> Any:
-    """Return the program's own configuration, Grappler on for the smallest graphs."""
-    config = own_config()
-    config.graph_options.rewrite_options.min_graph_nodes = -1
-    config.allow_soft_placement = False
-    return config
-
-
-def _integers() -> npt.NDArray[np.float32]:
-    random = np.random.default_rng(0)
-    return random.integers(-2, 3, _PATTERN).astype(np.float32)
-
-
-_INTEGERS, _ONES = _integers(), np.ones(_PATTERN, np.float32)
-
-
-def _dirty_counts(kernel: Kernel) -> Iterable[int]:
-    sizes = (math.prod(size or 1 for size in shape or ()) for shape in kernel.results)
-    return (*sizes, *(size // 2 for size in _DIRTY_BYTES))
+_INTEGERS = np.random.default_rng(0).integers(-2, 3, _PATTERN).astype(np.float32)
+_ONES = np.ones(_PATTERN, np.float32)
 
 
 def _both(kernel: Kernel) -> GraphDef:
@@ -124,7 +112,15 @@ def _both(kernel: Kernel) -> GraphDef:
     graph_def = GraphDef()
     device = f"/device:{kernel.device_type}:0"
     for position, operand in enumerate(kernel.operands):
-        graph_def.node.append(_source(str(position), operand))
+        source = graph_def.node.add(name=str(position))
+        source.attr["dtype"].type = operand.dtype
+        if operand.values is None:
+            source.op = "Placeholder"
+            source.attr["shape"].shape.CopyFrom(proto_from_shape(operand.shape))
+        else:
+            source.op = "Const"
+            values = np.array(operand.values, np.int32)
+            source.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
     float32 = NodeDef()
     float32.CopyFrom(kernel.proto)
     float32.name, float32.device = _FLOAT32, device
@@ -139,40 +135,25 @@ def _both(kernel: Kernel) -> GraphDef:
             graph_def.node.append(cast)
     retype(low, [TypeSlot(_LOW, *slot) for slot in kernel.low_slots], kernel.low_dtype)
     graph_def.node.append(float32)
+    operands = kernel.operands
     graph_def.node.extend(
         split_fused(
             low,
             kernel.low_dtype,
             lambda name: name,
             device_type=kernel.device_type,
-            has_flat_bias=_has_flat_bias(kernel),
+            has_flat_bias=len(operands) > 2 and len(operands[2].shape or ()) == 1,
             product_alone=kernel.product_alone,
         )
     )
     return graph_def
 
 
-def _has_flat_bias(kernel: Kernel) -> bool:
-    operands = kernel.operands
-    return len(operands) > 2 and len(operands[2].shape or ()) == 1
-
-
-def _source(name: str, operand: Operand) -> NodeDef:
-    if operand.values is None:
-        node = NodeDef(name=name, op="Placeholder")
-        node.attr["dtype"].type = operand.dtype
-        node.attr["shape"].shape.CopyFrom(proto_from_shape(operand.shape))
-        return node
-    node = NodeDef(name=name, op="Const")
-    values = np.array(operand.values, np.int32)
-    node.attr["dtype"].type = operand.dtype
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
-    return node
-
-
 def _exactly(kernel: Kernel, float32: Array, low: Array) -> Draw:
     """Count the elements that are off by more than roundings."""
-    roundings = 1 if kernel.product_alone else 1 + len(_fused(kernel))
+    attrs = kernel.proto.attr
+    fused = attrs["fused_ops"].list.s if "fused_ops" in attrs else ()
+    roundings = 1 if kernel.product_alone else 1 + len(fused)
     share = _SLACK * roundings * _ROUNDING[kernel.low_dtype]
     largest = _LARGEST[kernel.low_dtype]
     off, size = low - float32, np.abs(float32)
@@ -181,11 +162,6 @@ def _exactly(kernel: Kernel, float32: Array, low: Array) -> Draw:
         # What is too large for the type is infinite in it.
         is_wrong &= ~((np.abs(low) > largest) & (size * (1 + share) >= largest))
     return Draw(int(is_wrong.sum()), off.size, _ratio(off, float32))
-
-
-def _fused(kernel: Kernel) -> list[bytes]:
-    attrs = kernel.proto.attr
-    return list(attrs["fused_ops"].list.s) if "fused_ops" in attrs else []
 
 
 def _by_slices(kernel: Kernel, float32: Array, low: Array) -> Draw:

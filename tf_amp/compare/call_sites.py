@@ -18,14 +18,13 @@ compared any more: its graphs would stay for ever.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.fork_safety import renewed_lock
@@ -84,9 +83,15 @@ class CallSite:
 
     def has_instances(self, trial: Trial) -> bool:
         """Return whether two graphs may be run in turn."""
-        if self.is_run:
-            return _shares_kernels(trial)
-        return functions.has_instances(eager_context())
+        if not self.is_run:
+            return functions.has_instances(eager_context())
+        # Nodes that share a kernel, by name, must make the same one.
+        kernels = {
+            n.name: _kernel_of(n) for n in trial.before.node if keeps_kernel(n.op)
+        }
+        after = {node.name: node for node in trial.after.node}
+        both = kernels.keys() & after.keys()
+        return all(_kernel_of(after[name]) == kernels[name] for name in both)
 
     def compare(self, *, in_float32: bool = False) -> StepComparison:
         """Return the comparison that is going on, or begin one.
@@ -266,19 +271,6 @@ def current() -> Entry:
     return _thread.entry
 
 
-@contextlib.contextmanager
-def enter(name: bytes, label: str) -> Iterator[Entry]:
-    """Let graphs on this thread belong to an instance of a function that is made.
-
-    XLA compiles it: Grappler gets no graph of it when it is called.
-    """
-    outer, _thread.entry = _thread.entry, Entry(function_site(name), label)
-    try:
-        yield _thread.entry
-    finally:
-        _thread.entry = outer
-
-
 def call_as(
     site: CallSite, label: str, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
@@ -297,14 +289,14 @@ def function_site(name: bytes) -> CallSite:
 
 def forget_with(owner: Any, name: bytes) -> None:
     """Forget the site of a function when its owner, its graph as traced, is gone."""
-    weakref.finalize(owner, _forget, name).atexit = False
 
+    def forget() -> None:
+        site = _functions.pop(name, None)
+        if site is not None:
+            # Others may go on counting its calls.
+            site.comparison = None
 
-def _forget(name: bytes) -> None:
-    site = _functions.pop(name, None)
-    if site is not None:
-        # Others may go on counting its calls.
-        site.comparison = None
+    weakref.finalize(owner, forget).atexit = False
 
 
 def all_sites() -> Iterable[CallSite]:
@@ -421,16 +413,6 @@ def comparing_runs(
         return site.call_in_turn(call)
 
     return run_in_turn
-
-
-def _shares_kernels(trial: Trial) -> bool:
-    """Return whether nodes that share a kernel, by name, would make the same one."""
-    before = {node.name: node for node in trial.before.node if keeps_kernel(node.op)}
-    return all(
-        _kernel_of(node) == _kernel_of(before[node.name])
-        for node in trial.after.node
-        if node.name in before
-    )
 
 
 def _kernel_of(node: Any) -> tuple[str, dict[str, Any]]:

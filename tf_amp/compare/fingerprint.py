@@ -8,14 +8,15 @@ Within one process, `digest_of_products` knows a graph by its products.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue, NameAttrList
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.functions.conversion import (
     FunctionError,
@@ -24,7 +25,7 @@ from grappler_pass.functions.conversion import (
     library_of,
 )
 from grappler_pass.graph.op_table import ALLOW, OP_TABLE
-from grappler_pass.graph.shapes import Shape, Shapes
+from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import GraphError, GraphView, Item, Node
 from grappler_pass.planning.draft import Trial
 from tf_amp.run.stand_ins import Role, roles_for
@@ -54,11 +55,13 @@ def fingerprint_of(trial: Trial) -> str:
     What differs between two runs of one script is left out: names, stamps, values of
     weights. What makes another plan of the same graph, other prices, is not.
     """
-    parts = [
-        _digest_of_graph(trial.before, trial.item, trial.shapes),
-        _digest_of_graph(trial.after, trial.item, trial.shapes),
-    ]
-    return _digest(parts).hex()
+    graphs = (with_bodies(trial.before), with_bodies(trial.after))
+    return _digest(
+        _Functions(library_of(graph_def)).digest_of_graph(
+            graph_def, trial.item, trial.shapes
+        )
+        for graph_def in graphs
+    ).hex()
 
 
 def digest_of_products(graph_def: GraphDef, shapes: Shapes) -> str:
@@ -70,17 +73,17 @@ def digest_of_products(graph_def: GraphDef, shapes: Shapes) -> str:
     and convolutions stay the same between the visits, and differ from graph to graph
     of a process.
     """
-    products = sorted(
-        (node.name, node.op, *map(repr, _shapes_at(node, shapes)))
-        for node in graph_def.node
-        if node.op in _PRODUCT_OPS
-    )
-    return _digest([repr(products).encode()]).hex()
-
-
-def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
-    graph_def = with_bodies(graph_def)
-    return _Functions(library_of(graph_def)).digest_of_graph(graph_def, item, shapes)
+    products = []
+    for node in graph_def.node:
+        if node.op in _PRODUCT_OPS:
+            sources = (text.partition(":") for text in node.input if text[0] != "^")
+            operands = [
+                dict(enumerate(shapes.get(source, ()))).get(int(port or 0))
+                for source, _, port in sources
+            ]
+            at = (*operands, *shapes.get(node.name, ()))
+            products.append((node.name, node.op, *map(repr, at)))
+    return _digest([repr(sorted(products)).encode()]).hex()
 
 
 def digests_of_nodes(
@@ -109,8 +112,9 @@ class _Functions:
         digests: dict[int, bytes] = {}
         for i in view.order:
             node = view.nodes[i]
-            parts = [self._op(node.op), node.device.rpartition("/")[2].encode()]
-            parts += self._attrs(node)
+            op = node.op
+            kind = self._digest_of(op) if op in self._library else op.encode()
+            parts = [kind, node.device.rpartition("/")[2].encode(), *self._attrs(node)]
             if role_of(node.proto) is not Role.COMPUTE:
                 parts.append(repr(shapes.get(node.name)).encode())
             # A loop's back edge leads to a node that has no digest yet.
@@ -121,23 +125,30 @@ class _Functions:
             digests[i] = _digest(parts)
         return digests
 
-    def _op(self, op: str) -> bytes:
-        return self._digest_of(op) if op in self._library else op.encode()
-
     def _attrs(self, node: Node) -> Iterable[bytes]:
         attrs: Mapping[str, AttrValue] = node.proto.attr
         for name in sorted(attrs):
             if name in _NOTED or not (name in _NAMES or name.startswith("_")):
+                value = attrs[name]
+                called = [value.func] if value.HasField("func") else value.list.func
                 yield name.encode()
-                yield self._value(attrs[name])
-        if node.op == "Const":
-            yield _constant(attrs["value"])
-
-    def _value(self, value: AttrValue) -> bytes:
-        called = [value.func] if value.HasField("func") else value.list.func
-        if called:
-            return _digest(self._called(each) for each in called)
-        return bytes(value.SerializeToString(deterministic=True))
+                yield (
+                    _digest(map(self._called, called))
+                    if called
+                    else value.SerializeToString(deterministic=True)
+                )
+        if node.op != "Const":
+            return
+        # Of a constant its type and shape and, of a few integers, the values.
+        tensor = attrs["value"].tensor
+        sizes = [dim.size for dim in tensor.tensor_shape.dim]
+        values = [tensor.dtype, *sizes]
+        # Folded texts cannot be read back.
+        dtype = tf.as_dtype(tensor.dtype)
+        is_whole = dtype.is_integer or dtype.is_bool
+        if is_whole and math.prod(sizes) <= _MOST_VALUES:
+            values += tf.make_ndarray(tensor).reshape(-1).tolist()
+        yield repr(values).encode()
 
     def _called(self, function: NameAttrList) -> bytes:
         attrs = NameAttrList(attr=function.attr).SerializeToString(deterministic=True)
@@ -148,42 +159,12 @@ class _Functions:
         if name not in self._digests:
             # A name ends with a number that counts traces. A recursive call ends here.
             self._digests[name] = _COUNTER.sub(b"", name.encode())
-            self._digests[name] = self._digest_of_body(name) or self._digests[name]
+            function = self._library.get(name)
+            if function and len(function.ret) >= len(function.signature.output_arg):
+                with contextlib.suppress(FunctionError, GraphError):
+                    graph_def, item = graph_from_function(function, self._library)
+                    self._digests[name] = self.digest_of_graph(graph_def, item, {})
         return self._digests[name]
-
-    def _digest_of_body(self, name: str) -> bytes | None:
-        function = self._library.get(name)
-        if function is None or len(function.ret) < len(function.signature.output_arg):
-            return None
-        try:
-            graph_def, item = graph_from_function(function, self._library)
-            return self.digest_of_graph(graph_def, item, {})
-        except (FunctionError, GraphError):
-            return None
-
-
-def _constant(value: AttrValue) -> bytes:
-    """Return type, shape and, of a few integers, the values."""
-    tensor = value.tensor
-    values = [tensor.dtype, *(dim.size for dim in tensor.tensor_shape.dim)]
-    count = 1
-    for dim in tensor.tensor_shape.dim:
-        count *= dim.size
-    # Folded texts cannot be read back.
-    dtype = tf.as_dtype(tensor.dtype)
-    if count <= _MOST_VALUES and (dtype.is_integer or dtype.is_bool):
-        values += tf.make_ndarray(tensor).reshape(-1).tolist()
-    return repr(values).encode()
-
-
-def _shapes_at(node: NodeDef, shapes: Shapes) -> Iterator[Shape | None]:
-    """Yield the shapes of a node's operands, then of its results."""
-    for text in node.input:
-        if not text.startswith("^"):
-            source, _, port = text.partition(":")
-            outputs, number = shapes.get(source, ()), int(port or 0)
-            yield outputs[number] if number < len(outputs) else None
-    yield from shapes.get(node.name, ())
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:

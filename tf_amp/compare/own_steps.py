@@ -45,7 +45,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -113,18 +113,10 @@ Decided = Callable[[bool, Steps], None]
 Profiled = Callable[[Steps], None]
 
 
-class Agreement(Protocol):
-    """A decision that several workers make together."""
-
-    def verdict(self, pairs: int, is_faster: bool | None) -> bool | None:
-        """Return whether 16 bits are faster for all; None: the comparison goes on.
-
-        Asked after each pair of blocks from `FEWEST_PAIRS` on.
-
-        Args:
-          pairs: how many there have been.
-          is_faster: what is decided here.
-        """
+# A decision that several workers make together: whether 16 bits are faster for all,
+# None if the comparison goes on. It is asked after each pair from `FEWEST_PAIRS` on,
+# with how many there have been, and what is decided here.
+Agreement = Callable[[int, "bool | None"], "bool | None"]
 
 
 class StepComparison:
@@ -226,18 +218,24 @@ class StepComparison:
             wait_for_devices()
         except OWN_FAULTS as error:
             is_own = self._counts[label] < _WARM_UPS or isinstance(error, _OWN_ALWAYS)
-            if self.is_shared or self._is_waiting or not is_own:
+            # A late comparison begins with the program's own calls in float32.
+            has_begun = not self.is_late or self._counts[LATE] or label == LATE
+            if self.is_shared or not has_begun or not is_own:
                 raise
             return self._without(label, call)
+        taken = time.perf_counter() - begin
         self._counts[label] += 1
-        self._advance(turn, time.perf_counter() - begin)
+        if self.is_faster is None and self._counts[LATE] and not self._decided:
+            # The plan has not come again.
+            self._end(False, Steps())
+        if not self.is_over:
+            if self._counts[label] > 1 or label == MIXED:
+                self._pace.note(turn, taken)
+            try:
+                self._next = self._course.send(taken)
+            except StopIteration:
+                self._end_course()
         return outputs
-
-    @property
-    def _is_waiting(self) -> bool:
-        """True if it is yet to begin, with the program's own calls in float32."""
-        is_next = self._next is not None and self._next.label == LATE
-        return self.is_late and not self._counts[LATE] and not is_next
 
     def _without(self, label: str, call: Callable[[str], Any]) -> Any:
         """Decide against an instance that cannot be run, and call the other one."""
@@ -245,19 +243,6 @@ class StepComparison:
         outputs = call(other)
         self._end(label == self.float32, Steps())
         return outputs
-
-    def _advance(self, turn: Turn, seconds: float) -> None:
-        if self.is_faster is None and self._counts[LATE] and not self._decided:
-            # The plan has not come again.
-            self._end(False, Steps())
-        if self.is_over:
-            return
-        if self._counts[turn.label] > 1 or turn.label == MIXED:
-            self._pace.note(turn, seconds)
-        try:
-            self._next = self._course.send(seconds)
-        except StopIteration:
-            self._end_course()
 
     def _end(self, is_faster: bool, steps: Steps) -> None:
         self._end_course()
@@ -297,7 +282,11 @@ class StepComparison:
 
         def is_clear(verdict: Verdict) -> bool:
             nonlocal outcome
-            outcome = self._outcome(verdict)
+            if (count := len(verdict.pairs)) >= FEWEST_PAIRS:
+                is_late = sum(map(sum, verdict.pairs)) > MOST_SECONDS
+                outcome = verdict.leans_faster if is_late else verdict.is_faster
+                if self._agreement is not None:
+                    outcome = self._agreement(count, outcome)
             return outcome is not None
 
         mixed = Turn(self.mixed)
@@ -309,16 +298,6 @@ class StepComparison:
         is_long = self._pace.seconds >= _LEAST_PROFILED_SECONDS
         if self._learners and is_long and not self.is_shared:
             yield from self._profiled_calls()
-
-    def _outcome(self, verdict: Verdict) -> bool | None:
-        """Return whether 16 bits are faster; None where it goes on."""
-        if len(verdict.pairs) < FEWEST_PAIRS:
-            return None
-        is_late = sum(map(sum, verdict.pairs)) > MOST_SECONDS
-        is_faster = verdict.leans_faster if is_late else verdict.is_faster
-        if self._agreement is None:
-            return is_faster
-        return self._agreement.verdict(len(verdict.pairs), is_faster)
 
     def _may_come(self, turn: Turn, further: float = 0.0) -> bool:
         """Return whether a call may take as long as it does, and so many steps more.

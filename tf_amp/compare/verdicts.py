@@ -39,13 +39,7 @@ from grappler_pass.planning.draft import NodePrices, Outcome, Trial
 from tf_amp import _tensorflow_private as private
 from tf_amp.compare import call_sites
 from tf_amp.compare.fingerprint import fingerprint_of
-from tf_amp.compare.kept_file import (
-    Fields,
-    KeptFile,
-    is_line,
-    is_number,
-    mapping_in,
-)
+from tf_amp.compare.kept_file import Fields, KeptFile, is_line, is_number, mapping_in
 from tf_amp.compare.own_steps import Steps
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
@@ -66,11 +60,14 @@ class StepVerdicts(NamedTuple):
       memory: of the device that the graph runs on.
       memories: by type of device, of all that are present.
       foresees: whether it only says what will be once the graph runs.
+      is_alone: whether workers do not compare their steps together, so that each goes
+        by its prices.
     """
 
     memory: StepMemory
     memories: Mapping[str, StepMemory]
     foresees: bool = False
+    is_alone: bool = False
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Return which of two graphs is faster, or have their steps compared.
@@ -81,7 +78,8 @@ class StepVerdicts(NamedTuple):
         lies in its queues.
         """
         others = peers()
-        if others and not (others.is_chief and is_joint(trial.before)):
+        decides = others and others.is_chief and not self.is_alone
+        if others and not (decides and is_joint(trial.before)):
             return Outcome.UNKNOWN
         entry, fingerprint = call_sites.current(), fingerprint_of(trial)
         is_faster = self.memory.is_faster(fingerprint)
@@ -107,15 +105,21 @@ class StepVerdicts(NamedTuple):
             return Outcome.WITHHELD
         # Neither holds the trial, whose graphs are large.
         keep = functools.partial(self._keep, trial.name, fingerprint, decided)
-        learns = any(map(self._is_to_be_learned, trial.prices.values()))
-        learn = functools.partial(self._learn, trial.prices) if learns else None
-        return Outcome.OPEN if entry.begin(trial, keep, learn) else Outcome.UNKNOWN
+        prices = trial.prices
 
-    def _is_to_be_learned(self, prices: NodePrices) -> bool:
-        """Return whether steps may yet correct a price of a node."""
-        learned = self.memories.get(prices.device_type, self.memory).learned
-        lessons = map(learned.lessons.get, (prices.float32.cell, prices.low.cell))
-        return not all(lesson and lesson.is_over for lesson in lessons)
+        def learn(steps: Steps) -> None:
+            for device_type, readings in readings_of(prices, steps).items():
+                self.memories.get(device_type, self.memory).learn(readings)
+
+        # Steps may yet correct a price of a node.
+        lessons = (
+            self.memories.get(each.device_type, self.memory).learned.lessons.get(cell)
+            for each in prices.values()
+            for cell in (each.float32.cell, each.low.cell)
+        )
+        learns = not all(lesson and lesson.is_over for lesson in lessons)
+        has_begun = entry.begin(trial, keep, learn if learns else None)
+        return Outcome.OPEN if has_begun else Outcome.UNKNOWN
 
     def _keep(
         self,
@@ -137,11 +141,6 @@ class StepVerdicts(NamedTuple):
         seconds = compared.seconds_before, compared.seconds_after
         verdict = KeptVerdict(name, is_faster, *seconds, time.time())
         self.memory.keep(fingerprint, verdict)
-
-    def _learn(self, prices: Mapping[str, NodePrices], steps: Steps) -> None:
-        """Remember what profiled calls tell of prices."""
-        for device_type, readings in readings_of(prices, steps).items():
-            self.memories.get(device_type, self.memory).learn(readings)
 
 
 def own_steps_for(config: AmpConfig, device_type: str) -> StepVerdicts | None:

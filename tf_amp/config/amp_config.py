@@ -77,14 +77,6 @@ def checked_level(value: object, name: str = "opt_level") -> str:
     return values.checked_word(value, name, tuple(LEVELS), str.upper)
 
 
-def _fusions_or_off(fusions: tuple[str, ...]) -> str:
-    return " ".join(fusions) or "off"
-
-
-def _words_if_any(loss_scale: LossScale | None) -> str:
-    return "" if loss_scale is None else words_from_loss_scale(loss_scale)
-
-
 def text_of(value: object) -> str:
     """Return a value as text for a variable; empty: the variable is left unset."""
     if value is None:
@@ -167,10 +159,16 @@ class AmpConfig:
     tune: str = _row("on", TUNE, values.checked_tune)
     tie: float = _row(0.01, "TF_AMP_TIE", values.checked_tie)
     fuse: tuple[str, ...] = _row(
-        RULES, "TF_AMP_FUSE", values.checked_fusions, write=_fusions_or_off
+        RULES,
+        "TF_AMP_FUSE",
+        values.checked_fusions,
+        write=lambda fusions: " ".join(fusions) or "off",
     )
     loss_scale: LossScale | None = _row(
-        None, LOSS_SCALE, loss_scale_from_words, write=_words_if_any
+        None,
+        LOSS_SCALE,
+        loss_scale_from_words,
+        write=lambda scale: "" if scale is None else words_from_loss_scale(scale),
     )
     ranges: pathlib.Path | None = _row(None, RANGES, values.checked_path)
     verbose: bool = _row(True, VERBOSE, values.checked_bool, values.flag_from_text)
@@ -206,7 +204,10 @@ class AmpConfig:
             if texts.get(row.variable)
         }
         settings["enabled"] = _read_enabled(texts)
-        settings["dtype"] = _with_switch(texts, settings.get("dtype"))
+        # The switch may name the 16-bit type as well.
+        switch = texts.get(SWITCH, "").lower()
+        if switch in LOW_DTYPES and settings.setdefault("dtype", switch) != switch:
+            raise _contradiction(texts, SWITCH, DTYPE)
         settings["loss_scale"] = _with_scaling(texts, settings.get("loss_scale"))
         settings.setdefault("cache_dir", _default_cache_dir(texts))
         return cls(list_edits=values.edits_from_env(texts), **settings)
@@ -338,16 +339,6 @@ def _switch_state(texts: Mapping[str, str]) -> bool | None:
         return None
     allowed = values.ON + LOW_DTYPES + values.OFF
     return values.checked_word(texts[SWITCH], SWITCH, allowed) not in values.OFF
-
-
-def _with_switch(texts: Mapping[str, str], dtype: str | None) -> str | None:
-    """Return the 16-bit type, which the switch may name as well."""
-    switch = texts.get(SWITCH, "").lower()
-    if switch not in LOW_DTYPES:
-        return dtype
-    if dtype not in (None, switch):
-        raise _contradiction(texts, SWITCH, DTYPE)
-    return switch
 
 
 def _with_scaling(

@@ -99,7 +99,14 @@ def choose(config: AmpConfig, device_type: str) -> DeviceChoice:
       ProfileError: the profile named in the configuration cannot be loaded.
     """
     if config.device_profile:
-        return _choose_for_profile(config, config.device_profile)
+        from grappler_pass.costs import DeviceProfile
+
+        profile = DeviceProfile.load(config.device_profile)
+        return DeviceChoice(
+            config.dtype or profile_dtype(profile),
+            (("CPU", profile), ("GPU", profile)),
+            f"planned for the profile {profile.name}",
+        )
     target = device_of_type(device_type)
     profiles = {d.device_type: profile_of(config, d) for d in _oldest_first()[::-1]}
     reason = f"{target.model or target.name} computes in {target.low_dtype}"
@@ -147,12 +154,18 @@ def cpu_key() -> DeviceKey:
     from grappler_pass.costs import DECISIVE_FLAGS, DeviceKey
 
     onednn = private.is_onednn_enabled()
+    # The type that oneDNN may round float32 to in products. On CPUs without units for
+    # it the numbers and their price stay the same.
+    named = (os.environ.get(name, "").lower() for name in _PRODUCTS_OF_ONEDNN)
+    products = next(filter(None, named), "")
+    if os.environ.get(_PRODUCTS_OF_TENSORFLOW) == "BF16":
+        products = "bf16"
     return DeviceKey(
         model=cpu_model(),
         flags=cpu_flags() & DECISIVE_FLAGS,
         threads=_op_threads(),
         onednn=True if onednn is None else onednn,
-        float32_products=_float32_products(),
+        float32_products=products if products in _PRODUCT_TYPES else "",
     )
 
 
@@ -178,18 +191,6 @@ def cpu_flags() -> frozenset[str]:
 def cpu_model() -> str:
     """Return the CPU's name, for people and for its profile's key."""
     return _cpu_field(("model name",)) or platform.machine()
-
-
-def _float32_products() -> str:
-    """Return the type that oneDNN may round float32 to in products; "" for none.
-
-    On CPUs without units for the type the numbers and their price stay the same.
-    """
-    if os.environ.get(_PRODUCTS_OF_TENSORFLOW) == "BF16":
-        return "bf16"
-    named = (os.environ.get(name, "").lower() for name in _PRODUCTS_OF_ONEDNN)
-    chosen = next(filter(None, named), "")
-    return chosen if chosen in _PRODUCT_TYPES else ""
 
 
 def kernel_variables() -> str:
@@ -229,15 +230,6 @@ def _low_dtype(dtype: str | None, device_profile: str | None) -> str:
         return device_of_type("GPU" if has_gpu else "CPU").low_dtype
     config = AmpConfig(device_profile=device_profile)
     return choose(config, "GPU" if has_gpu else "CPU").low_dtype
-
-
-def _choose_for_profile(config: AmpConfig, requested: str) -> DeviceChoice:
-    from grappler_pass.costs import DeviceProfile
-
-    profile = DeviceProfile.load(requested)
-    low_dtype = config.dtype or profile_dtype(profile)
-    profiles = (("CPU", profile), ("GPU", profile))
-    return DeviceChoice(low_dtype, profiles, f"planned for the profile {profile.name}")
 
 
 def _cpu_field(names: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group
@@ -166,19 +166,17 @@ class Ranges(Display):
           By name of the node that makes a tensor which leaves the range, or reads it.
           Of nodes that inlining has put into the scope of a call the name without.
         """
-        safe = self._safe_range(low_dtype, limit)
+        if not isinstance(limit, SafeRange):
+            limit = self.limit if limit is None else limit
+            limit = safe_range(low_dtype, limit, self.underflow, self.depth)
         found: dict[str, str] = {}
         for seen in self.tensors:
-            why = safe.why_unsafe(seen, low_dtype)
-            for name in _names_in(seen) if why else ():
-                found.setdefault(name, why)
+            if why := limit.why_unsafe(seen, low_dtype):
+                # What makes and reads it, as functions call it before inlining.
+                for name in (seen.node, *seen.readers):
+                    for local in local_names(name)[1:] or (name,):
+                        found.setdefault(local, why)
         return found
-
-    def _safe_range(self, low_dtype: str, limit: float | SafeRange | None) -> SafeRange:
-        if isinstance(limit, SafeRange):
-            return limit
-        chosen = self.limit if limit is None else limit
-        return safe_range(low_dtype, chosen, self.underflow, self.depth)
 
     def save(self, path: pathlib.Path) -> None:
         """Write JSON that `load` reads, and `TF_AMP_RANGES` names."""
@@ -257,12 +255,6 @@ def _cells(seen: TensorRange) -> tuple[str, ...]:
         *(f"{share:.2%}" if share else "0" for share in shares),
         "-" if seen.depth is None else str(seen.depth),
     )
-
-
-def _names_in(seen: TensorRange) -> Iterator[str]:
-    """Yield what makes and reads a tensor, as functions call it before inlining."""
-    for name in (seen.node, *seen.readers):
-        yield from local_names(name)[1:] or (name,)
 
 
 def safe_range(

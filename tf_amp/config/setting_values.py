@@ -190,7 +190,22 @@ def checked_patterns(value: object, name: str = "exclude") -> tuple[str, ...]:
         allowed += "['softmax', '^head/'], and Keras layers"
         raise refusal(name, value, allowed)
     spelled_out = (p for each in patterns for p in _spelled_out(each, name))
-    return tuple(_checked_pattern(pattern, name) for pattern in spelled_out)
+    texts = []
+    for pattern in spelled_out:
+        text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(
+                f"{name}: received {text!r} as a pattern; a regular expression is "
+                "needed, as text that is not empty; or a Keras layer, for what is "
+                "traced."
+            )
+        try:
+            re.compile(text)
+        except re.error as error:
+            said = f"{name}: {text!r} is no regular expression: {error}."
+            raise ConfigError(said) from error
+        texts.append(text)
+    return tuple(texts)
 
 
 def patterns_from_text(text: str, name: str) -> tuple[str, ...]:
@@ -210,21 +225,6 @@ def _spelled_out(pattern: object, name: str) -> Iterator[object]:
         said = f"{name}: received {pattern}, but {path} cannot be read: {error}."
         raise ConfigError(said) from error
     yield from (line for line in map(str.strip, lines) if line and line[0] != "#")
-
-
-def _checked_pattern(pattern: object, name: str) -> str:
-    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-    if not isinstance(text, str) or not text.strip():
-        raise ConfigError(
-            f"{name}: received {pattern!r} as a pattern; a regular expression is "
-            "needed, as text that is not empty; or a Keras layer, for what is traced."
-        )
-    try:
-        re.compile(text)
-    except re.error as error:
-        said = f"{name}: {text!r} is no regular expression: {error}."
-        raise ConfigError(said) from error
-    return text
 
 
 def checked_exclusions(value: object, name: str = "exclude") -> tuple[str, ...]:
@@ -309,7 +309,14 @@ def edits_from_mapping(
     for verb, by_list in _items(lists, "lists", VERBS):
         asked_by = f"lists[{verb!r}]"
         for list_name, ops in _items(by_list, asked_by, LISTS):
-            names = _names(ops, f"{asked_by}[{list_name!r}]")
+            key = f"{asked_by}[{list_name!r}]"
+            several = (ops,) if isinstance(ops, str) else ops
+            if not isinstance(several, Iterable):
+                raise _list_refusal(key, several, "names of ops")
+            names = tuple(several)
+            for op in names:
+                if not isinstance(op, str):
+                    raise _list_refusal(key, op, "names of ops")
             edits.append(ListEdit(verb, list_name, names, asked_by))
     return checked_edits(tuple(edits))
 
@@ -357,18 +364,6 @@ def _items(
         if key not in known:
             raise _list_refusal(name, key, f"the keys {keys}")
     return lists.items()
-
-
-def _names(ops: object, name: str) -> tuple[str, ...]:
-    """Return the ops as a tuple, or raise ConfigError where they are no names."""
-    several = (ops,) if isinstance(ops, str) else ops
-    if not isinstance(several, Iterable):
-        raise _list_refusal(name, ops, "names of ops")
-    names = tuple(several)
-    for op in names:
-        if not isinstance(op, str):
-            raise _list_refusal(name, op, "names of ops")
-    return names
 
 
 def _list_refusal(name: str, received: object, allowed: str) -> ConfigError:

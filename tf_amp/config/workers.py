@@ -165,7 +165,14 @@ def sent_settings(settings_id: str) -> str:
     """Return what is stamped beside an id of settings; "" where no server computes."""
     scope = scope_registry.scope_of(settings_id)
     key = directed_key() if scope is not None else ""
-    return f"{key}.{_text_of(scope.config)}" if scope is not None and key else ""
+    if scope is None or not key:
+        return ""
+    default = AmpConfig(enabled=True)
+    local = {name: getattr(default, name) for name in _LOCAL}
+    variables = dataclasses.replace(scope.config, **local).to_env()
+    given = dict(variables.items() - default.to_env().items())
+    text = base64.urlsafe_b64encode(json.dumps(given, sort_keys=True).encode())
+    return f"{key}.{text.decode()}"
 
 
 def adopt_settings(
@@ -178,37 +185,25 @@ def adopt_settings(
       check: raises ConfigError for settings that cannot be used here.
     """
     for settings_id, text in sent:
-        if scope_registry.scope_of(settings_id) is None:
-            _adopt(settings_id, text, check)
-
-
-def _adopt(settings_id: str, sent: str, check: Callable[[AmpConfig], None]) -> None:
-    key, _, text = sent.partition(".")
-    if not is_served(key):
-        Code.SERVED_IN_FLOAT32.warn_once(
-            "A graph that this server computes stays float32: it was traced by a "
-            "process that is no coordinator of its job."
-        )
-        return
-    try:
-        config = _config_of(text)
-        check(config)
-    except (ConfigError, ValueError, binascii.Error) as error:
-        Code.SERVED_IN_FLOAT32.warn_once(
-            "Graphs that another process has this server compute stay float32: %s",
-            error,
-        )
-        return
-    scope_registry.adopt_scope(settings_id, config)
-
-
-def _text_of(config: AmpConfig) -> str:
-    default = AmpConfig(enabled=True)
-    local = {name: getattr(default, name) for name in _LOCAL}
-    variables = dataclasses.replace(config, **local).to_env()
-    usual = default.to_env()
-    given = {k: v for k, v in variables.items() if usual.get(k) != v}
-    return base64.urlsafe_b64encode(json.dumps(given).encode()).decode()
+        if scope_registry.scope_of(settings_id) is not None:
+            continue
+        key, _, text = text.partition(".")
+        if not is_served(key):
+            Code.SERVED_IN_FLOAT32.warn_once(
+                "A graph that this server computes stays float32: it was traced by a "
+                "process that is no coordinator of its job."
+            )
+            continue
+        try:
+            config = _config_of(text)
+            check(config)
+        except (ConfigError, ValueError, binascii.Error) as error:
+            Code.SERVED_IN_FLOAT32.warn_once(
+                "Graphs that another process has this server compute stay float32: %s",
+                error,
+            )
+            continue
+        scope_registry.adopt_scope(settings_id, config)
 
 
 def _config_of(text: str) -> AmpConfig:

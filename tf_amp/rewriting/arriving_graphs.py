@@ -85,7 +85,11 @@ class Arrival:
     @cached_attribute
     def item(self) -> Item:
         """What TensorFlow relies on."""
-        return _item_from_grappler(self.grappler_item)
+        from grappler_pass.graph.view import Item
+
+        # A Session names targets again.
+        names = (name.partition(":")[0] for name in self.grappler_item.fetch)
+        return Item(tuple(dict.fromkeys(names)), preserve=self.grappler_item.preserve)
 
     @cached_attribute
     def shapes(self) -> Shapes:
@@ -122,7 +126,7 @@ class Given(NamedTuple):
 
     Attributes:
       graph_def: the graph.
-      item: returns what its caller relies on.
+      item: what its caller relies on.
       shapes: returns static shapes.
       dropped: nodes that go back to float32, each with the reason.
       adapted: from the settings of a scope to those for this graph.
@@ -130,7 +134,7 @@ class Given(NamedTuple):
     """
 
     graph_def: Any
-    item: Callable[[], Item]
+    item: Item
     shapes: Callable[[], Shapes]
     dropped: tuple[tuple[str, str], ...] = ()
     adapted: Callable[[Settings], Settings] = lambda settings: settings
@@ -149,31 +153,50 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
         return arrival.running_data if arrival.is_changed else None
 
 
+# TensorFlow's meta optimizer goes over each graph twice, on one thread. What has stayed
+# float32 at the first visit does so at the second, when a few nodes more are folded or
+# fused: it need not be planned again.
+# `key`: of what has stayed float32 last, and was visited once, if there is any.
+_visits = threading.local()
+
+
+def key_of_visit(graph_def: GraphDef, fetch: Sequence[str], is_late: bool) -> Hashable:
+    """Return what is alike in both visits of a graph, and of an instance of it.
+
+    Two graphs differ in the traces that their operations are stamped with, in what asks
+    for 16 bits in them, or in what is fetched.
+    """
+    from tf_amp.compare.fingerprint import digest_of_products
+
+    stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
+    return digest_of_products(graph_def, {}), frozenset(stamps), tuple(fetch), is_late
+
+
 def _rewritten(arrival: Arrival) -> GraphDef | None:
     from tf_amp.compare import call_sites
 
-    if call_sites.current().is_float32:
-        return None
-    if _STAMP not in arrival.data and host.current().without_stamps() is None:
+    entry, taking_part = call_sites.current(), host.current()
+    has_settings = _STAMP in arrival.data or taking_part.without_stamps() is not None
+    if entry.is_float32 or not has_settings:
         return None
     graph_def = arrival.graph_def
-    instance = call_sites.current().is_late
-    visit = key_of_visit(graph_def, arrival.grappler_item.fetch, instance)
-    if has_stayed_float32(visit) and not host.current().observers:
+    visit = key_of_visit(graph_def, arrival.grappler_item.fetch, entry.is_late)
+    last, _visits.key = getattr(_visits, "key", None), None
+    if visit == last and not taking_part.observers:
         return None
     if workers.is_server():
         workers.adopt_settings(sent_settings_in(graph_def), graph_settings.check_config)
     given = Given(
         graph_def,
-        lambda: arrival.item,
+        arrival.item,
         lambda: arrival.shapes,
-        host.current().dropped(arrival),
+        taking_part.dropped(arrival),
     )
     # Before anything can fail: what fails stays float32, too.
-    note_float32(visit)
+    _visits.key = visit
     changed = rewritten_by_stamps(given)
     if changed is not None:
-        note_float32(None)
+        _visits.key = None
     return changed
 
 
@@ -189,69 +212,24 @@ _PASSES = (
 )
 
 
-def _item_from_grappler(item: GrapplerItem) -> Item:
-    from grappler_pass.graph.view import Item
-
-    # A Session names targets again.
-    fetch = dict.fromkeys(name.partition(":")[0] for name in item.fetch)
-    return Item(fetch=tuple(fetch), preserve=item.preserve)
-
-
-# TensorFlow's meta optimizer goes over each graph twice, on one thread. What has stayed
-# float32 at the first visit does so at the second, when a few nodes more are folded or
-# fused: it need not be planned again. Two graphs differ in the traces that their
-# operations are stamped with, in what asks for 16 bits in them, or in what is fetched.
-# What has stayed float32 last, and was visited once: `key`, if there is any.
-_visits = threading.local()
-
-
-def key_of_visit(
-    graph_def: GraphDef, fetch: Sequence[str], instance: Hashable
-) -> Hashable:
-    """Return what is alike in both visits of a graph, and of an instance of it."""
-    from tf_amp.compare.fingerprint import digest_of_products
-
-    stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
-    return digest_of_products(graph_def, {}), frozenset(stamps), tuple(fetch), instance
-
-
-def note_float32(key: Hashable) -> None:
-    """Remember until this thread's next visit what stays float32; None: nothing."""
-    _visits.key = key
-
-
-def has_stayed_float32(key: Hashable) -> bool:
-    """Return whether this is the second visit of a graph that has stayed float32."""
-    last, _visits.key = getattr(_visits, "key", None), None
-    return bool(key == last)
-
-
 def rewritten_by_stamps(given: Given) -> Any | None:
     """Return a graph rewritten by the settings its operations are stamped with.
 
     None stands for the graph as it was given.
     """
-    from grappler_pass.rewriting.apply import is_rewritten
+    from grappler_pass.rewriting.apply import is_rewritten, with_marks, without_marks
 
     if stripping.is_converted(given.graph_def):
         return None
     with naming_stage("marks"):
         ids = settings_in(given.graph_def, scope_registry.canonical_id)
-    ids = ids or (host.current().without_stamps() or "",)
-    changed = _rewritten_part(given, ids[0])
-    if len(ids) > 1 and not is_rewritten(given.graph_def):
-        changed = _other_parts(given, changed or given.graph_def, ids[1:])
-    return changed
-
-
-def _other_parts(given: Given, graph_def: Any, ids: tuple[str, ...]) -> Any | None:
-    """Return a graph with the parts rewritten that belong to further settings."""
-    from grappler_pass.rewriting.apply import with_marks, without_marks
-
-    graph_def, rewritten = without_marks(graph_def)
-    for settings_id in ids:
-        part = given._replace(graph_def=graph_def)
-        changed = _rewritten_part(part, settings_id)
+    main, *others = ids or (host.current().without_stamps() or "",)
+    changed = _rewritten_part(given, main)
+    if not others or is_rewritten(given.graph_def):
+        return changed
+    graph_def, rewritten = without_marks(changed or given.graph_def)
+    for settings_id in others:
+        changed = _rewritten_part(given._replace(graph_def=graph_def), settings_id)
         if changed is not None:
             graph_def, marked = without_marks(changed)
             rewritten |= marked
@@ -278,9 +256,9 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
 
 def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | None:
     from grappler_pass import kept_kernels, pipeline
-    from tf_amp.rewriting.shared_plans import memory_for
 
     graph_def, taking_part = given.graph_def, host.current()
+    logs = _logs(scope.config)
     with naming_stage("settings"):
         agreement.check_once(scope.config)
         chosen = given.adapted(
@@ -288,16 +266,18 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
         )
         chosen = dataclasses.replace(
             chosen,
-            memory=memory_for(taking_part.memory),
+            memory=agreement.memory_for(taking_part.memory),
             # Placers move nodes to devices that have no kernels of ours.
             keeps_weights=KEPT_WEIGHTS in chosen.fusions
             and not taking_part.placers
             and kept_kernels.are_at_hand(),
-            predicts_memory=_shows_plans(scope.config),
+            # Whether anything here prints the plan of a graph once it is made.
+            predicts_memory=_is_logged()
+            or bool(logs or taking_part.observers or taking_part.watchers),
         )
-        item = given.item()
+    item = given.item
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
-        if (logs := _logs(scope.config)) and not taking_part.observers:
+        if logs and not taking_part.observers:
             unplanned = dumps.unplanned(marks.graph, graph_def, item, chosen)
             for log in logs:
                 log.add(marks.graph, graph_def, unplanned)
@@ -317,7 +297,7 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
     for place in taking_part.placers[-1:]:
         rewrite = place(graph_def, rewrite, item, given.shapes(), chosen)
     seconds = time.perf_counter() - begin
-    for log in _logs(scope.config):
+    for log in logs:
         log.add(marks.graph, graph_def, rewrite)
     _record(rewrite, seconds, scope.config)
     return rewrite.graph_def if rewrite.changed else None
@@ -337,13 +317,6 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
         summary = rewrite.plan.summary()
         if host.current().is_news(summary) or rewrite.changed:
             logging.info("%s; planned in %.2f s", summary, seconds)
-
-
-def _shows_plans(config: AmpConfig) -> bool:
-    """Return whether anything here prints the plan of a graph once it is made."""
-    taking_part = host.current()
-    shown_to = (*_logs(config), *taking_part.observers, *taking_part.watchers)
-    return _is_logged() or bool(shown_to)
 
 
 def _logs(config: AmpConfig) -> tuple[PlanLog, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.annotations import SCALE, STAMP
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.functions.bodies import Body
     from grappler_pass.functions.conversion import Known
     from grappler_pass.graph.shapes import Shape, Shapes
     from grappler_pass.graph.view import Item
@@ -80,15 +79,10 @@ def _rewrite(function: Any, graph: Any) -> None:
         with collection_paused():
             _rewrite_accessed(access, graph)
     except Exception as error:
-        config = _config_of(graph)
+        # What the graph was traced under.
+        scope = scope_registry.scope_of(stamps.stamp_as_traced(graph).settings or "")
+        config = AmpConfig() if scope is None else scope.config
         failures.report(error, access.name, config=config, before=graph.as_graph_def)
-
-
-def _config_of(graph: Any) -> AmpConfig:
-    """Return what a graph was traced under."""
-    stamp = stamps.stamp_as_traced(graph)
-    scope = scope_registry.scope_of(stamp.settings or "")
-    return AmpConfig() if scope is None else scope.config
 
 
 def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
@@ -103,14 +97,22 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     definition, library = access.definition(), access.library()
     known = tuple(map(_known, graph.inputs))
     graph_def, item = graph_from_function(definition, library, known)
-    names = [arg.name for arg in definition.signature.input_arg]
-    shapes = functools.partial(_shapes, graph, dict(zip(names, known, strict=True)))
+
+    def shapes() -> Shapes:
+        """Return what the traced graph knows; arguments have other names there."""
+        found: dict[str, tuple[Shape | None, ...]] = {
+            op.name: tuple(map(_shape, op.outputs)) for op in graph.get_operations()
+        }
+        arguments = zip(definition.signature.input_arg, known, strict=True)
+        return found | {arg.name: (each.shape,) for arg, each in arguments}
+
     device_type = graph_settings.device_type_of_compiled()
     name, key = access.name, access.name.encode()
 
     def made_as(label: str, name: str) -> _Made | None:
-        with call_sites.enter(key, label):
-            changed = rewritten_bodies(graph_def, item, shapes, device_type)
+        # XLA compiles it: Grappler gets no graph of it when it is called.
+        site, given = call_sites.function_site(key), (graph_def, item, shapes)
+        changed = call_sites.call_as(site, label, rewritten_bodies, *given, device_type)
         return _with_bodies(definition, graph_def, changed, name) if changed else None
 
     rewritten = made_as(MIXED, name)
@@ -129,7 +131,13 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     own, copies = rewritten or _Made(definition)
     added = [*copies, *(each for made in instances.values() for each in made.functions)]
     stripping.keep_traced(graph, definition, tuple(f.signature.name for _, f in added))
-    access.replace(_reaching(own, (made.name for made in instances.values())))
+    # TensorFlow gives a graph the functions whose names it reaches, and Grappler cannot
+    # add to them: with this function the others come into each graph that calls it.
+    reaching = _named(own, own.signature.name)
+    for number, made in enumerate(instances.values()):
+        node = reaching.node_def.add(op="NoOp", name=f"tf_amp_instance_{number}")
+        node.attr["_tf_amp_instance"].func.name = made.name
+    access.replace(reaching)
     for like, function in added:
         access.add(function, like)
     call_sites.function_site(key).instances = {
@@ -204,19 +212,6 @@ def _named(definition: FunctionDef, name: str) -> FunctionDef:
     return named
 
 
-def _reaching(definition: FunctionDef, others: Iterable[str]) -> FunctionDef:
-    """Return a function with which others come into each graph that calls it.
-
-    TensorFlow gives a graph the functions whose names it reaches, and Grappler cannot
-    add to them.
-    """
-    reaching = _named(definition, definition.signature.name)
-    for number, other in enumerate(others):
-        node = reaching.node_def.add(op="NoOp", name=f"tf_amp_instance_{number}")
-        node.attr["_tf_amp_instance"].func.name = other
-    return reaching
-
-
 def rewritten_bodies(
     graph_def: GraphDef, item: Any, shapes: Callable[[], Shapes], device_type: str
 ) -> dict[str, GraphDef]:
@@ -229,23 +224,19 @@ def rewritten_bodies(
 
     changed = {}
     for body in bodies_of(graph_def, item, shapes, OpLists.for_dtype("bfloat16")):
-        rewritten = _rewritten(body, device_type)
+        if not any(STAMP in node.attr for node in body.graph_def.node):
+            continue
+        given = arriving_graphs.Given(
+            body.graph_def,
+            body.item,
+            body.shapes,
+            adapted=settings_with_steps,
+            device_type=device_type,
+        )
+        rewritten = arriving_graphs.rewritten_by_stamps(given)
         if rewritten is not None:
             changed[body.name] = rewritten
     return changed
-
-
-def _rewritten(body: Body, device_type: str) -> GraphDef | None:
-    if not any(STAMP in node.attr for node in body.graph_def.node):
-        return None
-    given = arriving_graphs.Given(
-        body.graph_def,
-        lambda: body.item,
-        body.shapes,
-        adapted=settings_with_steps,
-        device_type=device_type,
-    )
-    return arriving_graphs.rewritten_by_stamps(given)
 
 
 def _known(tensor: Any) -> Known:
@@ -262,15 +253,6 @@ def _known(tensor: Any) -> Known:
 def _shape(tensor: Any) -> Shape | None:
     shape = tensor.shape
     return None if shape.rank is None else tuple(shape.as_list())
-
-
-def _shapes(graph: Any, arguments: dict[str, Known]) -> Shapes:
-    """Return what a traced graph knows; a function's arguments have other names."""
-    found: dict[str, tuple[Shape | None, ...]] = {
-        op.name: tuple(map(_shape, op.outputs)) for op in graph.get_operations()
-    }
-    found.update((name, (known.shape,)) for name, known in arguments.items())
-    return found
 
 
 def called_in_turn(arrival: Arrival) -> GraphDef | None:
@@ -353,36 +335,22 @@ def drafts_of_compiled(graph: Any, settings_of: SettingsOf) -> tuple[DraftPart, 
     Raises:
       StageError: a plan cannot be made; the message names the stage.
     """
+    from grappler_pass import pipeline
+    from grappler_pass.functions.bodies import bodies_of
     from grappler_pass.graph.shapes import shapes_from_graph_def
     from grappler_pass.graph.view import Item
+    from grappler_pass.rewriting.apply import is_rewritten
 
     graph_def = grappler_preview.graph_with_variables(graph)
     item = Item(fetch=grappler_preview.kept_nodes(graph))
     shapes = functools.partial(shapes_from_graph_def, graph_def)
-    device_type = device_type_of_compiled()
-
-    def at_home(graph_def: Any, item: Item) -> tuple[Item, Settings]:
-        return settings_of(graph_def, item, device_type)
-
-    return tuple(_parts(graph_def, item, shapes, name_of(graph), at_home))
-
-
-def _parts(
-    graph_def: Any,
-    item: Item,
-    shapes: Any,
-    name: str,
-    at_home: Callable[[Any, Item], tuple[Item, Settings]],
-) -> Iterator[DraftPart]:
-    from grappler_pass import pipeline
-    from grappler_pass.functions.bodies import bodies_of
-    from grappler_pass.rewriting.apply import is_rewritten
-
-    lists = at_home(graph_def, item)[1].lists
+    device_type, name = device_type_of_compiled(), name_of(graph)
+    lists = settings_of(graph_def, item, device_type)[1].lists
+    parts = []
     for body in bodies_of(graph_def, item, shapes, lists):
         if is_rewritten(body.graph_def):
             continue
-        own_item, chosen = at_home(body.graph_def, body.item)
+        own_item, chosen = settings_of(body.graph_def, body.item, device_type)
         draft = pipeline.draft_graph(
             body.graph_def,
             own_item,
@@ -390,7 +358,8 @@ def _parts(
             shapes=body.shapes,
             name=body.name or name,
         )
-        yield DraftPart(body.name, body.weight, draft)
+        parts.append(DraftPart(body.name, body.weight, draft))
+    return tuple(parts)
 
 
 _ONLY_COMPILED = "Xla"
@@ -425,8 +394,15 @@ class WithoutXla:
         """
         is_compiled = private.is_compiled(attributes)
         if is_compiled or private.is_traced_for_xla(graph):
-            _lower(graph)
-        if is_compiled and not _needs_xla(graph):
+            from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+            # What is in loops and branches is inlined, as where there is no XLA.
+            for op in graph.get_operations():
+                if op.type in CONTROL_FLOW:
+                    op._set_attr(LOWER, AttrValue(b=True))
+        ops = graph.get_operations() if is_compiled else ()
+        needs_xla = any(op.type.startswith(_ONLY_COMPILED) for op in ops)
+        if is_compiled and not needs_xla:
             return private.without_compiling(attributes)
         return attributes
 
@@ -448,16 +424,3 @@ class WithoutXla:
         numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
         known = (self._known.get(number) for number in numbers)
         return next((each for each in known if each is not None), None)
-
-
-def _lower(graph: Any) -> None:
-    """Have what is in loops and branches inlined, as where a program has no XLA."""
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    for op in graph.get_operations():
-        if op.type in CONTROL_FLOW:
-            op._set_attr(LOWER, AttrValue(b=True))
-
-
-def _needs_xla(graph: Any) -> bool:
-    return any(op.type.startswith(_ONLY_COMPILED) for op in graph.get_operations())

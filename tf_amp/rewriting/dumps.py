@@ -20,7 +20,7 @@ import pathlib
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from grappler_pass.costs.atomic_file import replacing
 from tf_amp.message_codes import Code
@@ -56,19 +56,9 @@ class ComparedSteps:
         )
 
 
-class PlanLog(Protocol):
-    """Receives every plan, and what steps have decided on it since."""
-
-    def add(self, name: str, before: GraphDef, rewrite: Rewrite) -> None:
-        """Receive one graph before and after its rewrite, with the plan."""
-
-    def add_steps(self, compared: ComparedSteps) -> None:
-        """Receive how steps that ran both ways have decided on a graph's plan."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Collector:
-    """Keeps the plans of this process; a `PlanLog`."""
+    """Keeps the plans of this process, and what steps have decided on them since."""
 
     plans: list[Plan] = dataclasses.field(default_factory=list)
     compared: list[ComparedSteps] = dataclasses.field(default_factory=list)
@@ -85,7 +75,7 @@ class Collector:
 
 @dataclasses.dataclass(frozen=True)
 class FolderLog:
-    """Writes plans, with graphs before and after, into a folder; a `PlanLog`."""
+    """Writes plans, with graphs before and after, into a folder."""
 
     folder: pathlib.Path
 
@@ -121,7 +111,8 @@ class FolderLog:
         )
 
     def _write(self, name: str, texts: Mapping[str, Callable[[], str]]) -> None:
-        stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
+        name = re.sub(r"[^\w.-]+", "_", name)[:80] or "graph"
+        stem = f"{os.getpid()}-{next(_numbers):04d}-{name}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for suffix, text in texts.items():
@@ -133,6 +124,9 @@ class FolderLog:
                 self.folder,
                 error,
             )
+
+
+PlanLog = Collector | FolderLog
 
 
 def unplanned(name: str, graph: GraphDef, item: Item, settings: Settings) -> Rewrite:
@@ -147,7 +141,3 @@ def unplanned(name: str, graph: GraphDef, item: Item, settings: Settings) -> Rew
     plan = plan_graph(graph, item, listed, shapes=dict, name=name)
     plan = dataclasses.replace(plan, opt_level=settings.opt_level)
     return Rewrite(graph, plan, changed=False)
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name)[:80] or "graph"

@@ -75,7 +75,12 @@ def report(
         text = Code.REWRITE_FAILED.ends(message)
         logging.warning("%s", text, exc_info=error if config.strict else None)
     if config.strict:
-        _keep(message, graph)
+        under_way = tuple(_under_way)
+        own = [call for call in under_way if call.thread == threading.get_ident()]
+        for call in own[-1:] or under_way:
+            call.keep(message)
+        if not under_way:
+            host.current().awaiting[graph] = message
     if config.log_dir is not None:
         dumps.FolderLog(config.log_dir).add_failed(graph, before, error)
 
@@ -98,8 +103,16 @@ def reporting(stage: str, graph: bytes, outcome: str) -> Iterator[None]:
         with naming_stage(stage):
             yield
     except Exception as error:
-        name, config = _whose(graph)
-        before = functools.partial(_read, graph)
+        from tensorflow.core.framework.graph_pb2 import GraphDef
+
+        try:
+            name, settings = main_settings(graph)
+        except Exception:
+            # It cannot be read.
+            name, settings = "", None
+        scope = scope_registry.scope_of(settings or "")
+        config = scope.config if scope else scope_registry.base_config()
+        before = functools.partial(GraphDef.FromString, graph)
         report(error, name, config=config, before=before, outcome=outcome)
 
 
@@ -110,7 +123,15 @@ def raising(call: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> 
     An error of the call itself is chained to it. Used for strict settings, on what runs
     functions and Sessions.
     """
-    _raise_awaiting(owner)
+    if awaiting := host.current().awaiting:
+        # What failed before this call. So a ConcreteFunction, or a Session's graph, is
+        # called in reports.
+        name = getattr(owner, "name", b"")
+        name = name.decode() if isinstance(name, bytes) else str(name)
+        for each in (name, name_of(owner.graph)):
+            message = awaiting.pop(each, None)
+            if message is not None:
+                raise RewriteError(message)
     own = _Call(threading.get_ident())
     _under_way.append(own)
     try:
@@ -126,49 +147,6 @@ def raising(call: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> 
     if own.failures:
         raise RewriteError("\n".join(own.failures))
     return result
-
-
-def _read(graph: bytes) -> GraphDef:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    return GraphDef.FromString(graph)
-
-
-def _whose(graph: bytes) -> tuple[str, AmpConfig]:
-    """Return a graph's name and configuration, as far as they can be read."""
-    try:
-        name, settings = main_settings(graph)
-    except Exception:
-        name, settings = "", None
-    scope = scope_registry.scope_of(settings or "")
-    return name, scope.config if scope else scope_registry.base_config()
-
-
-def _keep(message: str, graph: str) -> None:
-    under_way = tuple(_under_way)
-    own = [call for call in under_way if call.thread == threading.get_ident()]
-    for call in own[-1:] or under_way:
-        call.keep(message)
-    if not under_way:
-        host.current().awaiting[graph] = message
-
-
-def _raise_awaiting(owner: Any) -> None:
-    """Raise what failed before this call of a function or Session."""
-    awaiting = host.current().awaiting
-    if not awaiting:
-        return
-    for name in _names_of(owner):
-        message = awaiting.pop(name, None)
-        if message is not None:
-            raise RewriteError(message)
-
-
-def _names_of(owner: Any) -> tuple[str, ...]:
-    """Return what a ConcreteFunction's or a Session's graph is called in reports."""
-    name = getattr(owner, "name", b"")
-    name = name.decode() if isinstance(name, bytes) else str(name)
-    return name, name_of(owner.graph)
 
 
 def _forget_other_threads() -> None:

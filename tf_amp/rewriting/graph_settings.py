@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from grappler_pass.fork_safety import per_process
 from tf_amp._tensorflow_private import functions, graphs
@@ -26,11 +26,11 @@ from tf_amp.tracing import grappler_preview
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.costs import CostModel, DeviceProfile
+    from grappler_pass.costs import CostModel
     from grappler_pass.eligibility.kernels import Kernels
     from grappler_pass.graph.op_lists import OpLists
     from grappler_pass.pipeline import Settings
-    from grappler_pass.planning.draft import Layouts, Outcome, OwnSteps, Trial
+    from grappler_pass.planning.draft import Layouts
 
 
 def settings_for(
@@ -87,7 +87,11 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
 
     check_config(config)
     choice = devices.choose(config, device_type)
-    _warn_of_freed(edited_lists(choice.low_dtype, config.list_edits).freed)
+    if freed := edited_lists(choice.low_dtype, config.list_edits).freed:
+        Code.UNCHECKED_LISTS.warn_once(
+            f"Your op lists let {', '.join(sorted(freed))} compute in 16 bits wherever "
+            "they are; what rounding harms is not looked at there."
+        )
     models = {
         kind: CostModel(profile, learned_for(config, kind))
         for kind, profile in choice.profiles
@@ -134,16 +138,6 @@ def settings_with_models(
     )
 
 
-@functools.cache
-def _warn_of_freed(ops: frozenset[str]) -> None:
-    if ops:
-        Code.UNCHECKED_LISTS.warn(
-            "Your op lists let %s compute in 16 bits wherever they are; what "
-            "rounding harms is not looked at there.",
-            ", ".join(sorted(ops)),
-        )
-
-
 # What a forked child knows of prices is read again.
 per_process(settings_from_config.cache_clear)
 
@@ -168,16 +162,20 @@ def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
       ConfigError: TensorFlow has no op of a name that is added or removed.
       OpListError: an op would be in two lists.
     """
+    from grappler_pass._tensorflow_private import op_def
     from grappler_pass.graph.op_lists import OpLists
 
     lists = OpLists.for_dtype(low_dtype)
-    edits = tuple(edits)
-    _check_ops(edits)
     add: dict[str, list[str]] = {}
     remove: dict[str, list[str]] = {}
     for edit in edits:
         target = add if edit.verb == "add" else remove
         for op in edit.ops:
+            if op_def(op) is None:
+                raise ConfigError(
+                    f"{edit.asked_by}: received {op!r} for the {edit.list_name} list; "
+                    "allowed are ops of this TensorFlow. Check its spelling."
+                )
             was_in = lists.list_of(op)
             if edit.verb == "remove" and was_in != edit.list_name:
                 continue
@@ -185,19 +183,6 @@ def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
             if edit.verb == "add" and was_in not in (None, edit.list_name):
                 remove.setdefault(str(was_in), []).append(op)
     return lists.edited(add=add, remove=remove)
-
-
-def _check_ops(edits: Iterable[ListEdit]) -> None:
-    """Raise ConfigError for the first op that this TensorFlow does not have."""
-    from grappler_pass._tensorflow_private import op_def
-
-    for edit in edits:
-        for op in edit.ops:
-            if op_def(op) is None:
-                raise ConfigError(
-                    f"{edit.asked_by}: received {op!r} for the {edit.list_name} list; "
-                    "allowed are ops of this TensorFlow. Check its spelling."
-                )
 
 
 def check_config(config: AmpConfig) -> None:
@@ -238,10 +223,16 @@ def settings_under_xla(chosen: Settings) -> Settings:
     from grappler_pass.costs import CostModel
 
     home = chosen.home and chosen.home._replace(is_compiled=True)
-    models = {
-        kind: CostModel(_profile_under_xla(model.profile))
-        for kind, model in chosen.models.items()
-    }
+    models = {}
+    for kind, model in chosen.models.items():
+        profile = model.profile
+        # What the host takes to start one op after another does not count: a program is
+        # started as a whole.
+        roofline = dataclasses.replace(profile.roofline, dispatch_seconds=0.0)
+        name = f"{profile.name}{UNDER_XLA}"
+        models[kind] = CostModel(
+            dataclasses.replace(profile, name=name, roofline=roofline)
+        )
     return dataclasses.replace(
         chosen, models=models, home=home, own_steps=None, tie=0.0, fuses=True
     )
@@ -249,35 +240,12 @@ def settings_under_xla(chosen: Settings) -> Settings:
 
 def settings_with_steps(chosen: Settings) -> Settings:
     """Return settings under XLA that let steps decide where prices are in doubt."""
-    own_steps = None if chosen.own_steps is None else StepsAlone(chosen.own_steps)
+    from tf_amp.compare.verdicts import StepVerdicts
+
+    own_steps = chosen.own_steps
+    if isinstance(own_steps, StepVerdicts):
+        own_steps = own_steps._replace(is_alone=True)
     return dataclasses.replace(settings_under_xla(chosen), own_steps=own_steps)
-
-
-class StepsAlone(NamedTuple):
-    """Steps of one process alone: compiled workers do not compare theirs together.
-
-    Attributes:
-      own_steps: whose verdicts are asked for.
-    """
-
-    own_steps: OwnSteps
-
-    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
-        """Tell which of two graphs is faster; of workers each goes by its prices."""
-        from grappler_pass.planning.draft import Outcome
-
-        return Outcome.UNKNOWN if peers() else self.own_steps.outcome(trial, decided)
-
-
-def _profile_under_xla(profile: DeviceProfile) -> DeviceProfile:
-    """Return a profile by whose rates compiled code runs.
-
-    What the host takes to start one op after another does not count: a program is
-    started as a whole.
-    """
-    roofline = dataclasses.replace(profile.roofline, dispatch_seconds=0.0)
-    name = f"{profile.name}{UNDER_XLA}"
-    return dataclasses.replace(profile, name=name, roofline=roofline)
 
 
 def device_type_of_compiled() -> str:
@@ -304,26 +272,21 @@ def layouts_for(low_dtype: str, capability: tuple[int, int] | None) -> Layouts |
     """
     if capability is None or capability < _CHANNELS_LAST[low_dtype]:
         return None
-    return functools.partial(_laid_out, "{}.{}".format(*capability))
+    architecture = "{}.{}".format(*capability)
 
+    def laid_out(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef | None:
+        """Return a graph in the layouts that TensorFlow chooses; None: it fails."""
+        from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
-def _laid_out(
-    architecture: str, graph_def: GraphDef, kept: tuple[str, ...]
-) -> GraphDef | None:
-    """Return a graph in the layouts that TensorFlow chooses; None where it fails."""
-    from tensorflow.core.protobuf.config_pb2 import ConfigProto
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+        cluster = graphs.cluster_of(architecture)
+        if cluster is None:
+            return None
+        request, config = grappler_preview.request_for(
+            grappler_preview.with_bodies(graph_def), kept, ConfigProto()
+        )
+        config.graph_options.rewrite_options.optimizers.append("layout")
+        return grappler_preview.run_grappler(
+            request, config, cluster, "layouts stay as they are"
+        )
 
-    cluster = graphs.cluster_of(architecture)
-    if cluster is None:
-        return None
-    meta_graph = MetaGraphDef(graph_def=grappler_preview.with_bodies(graph_def))
-    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
-    config = ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.optimizers.append("layout")
-    options.meta_optimizer_iterations = options.ONE
-    options.min_graph_nodes = -1
-    return grappler_preview.run_grappler(
-        meta_graph, config, cluster, "layouts stay as they are"
-    )
+    return laid_out

@@ -114,21 +114,10 @@ def current() -> Host:
     return _host
 
 
-def build(
-    dropped: Dropped,
-    passes: tuple[Pass, ...],
-    without_stamps: Callable[[], str | None],
-    skipped_steps: Callable[[], int | None],
-) -> None:
-    """Let these take part from now on; what is known stays known."""
+def build(**parts: Any) -> None:
+    """Let these take part from now on, by their names; what is known stays known."""
     global _host
-    _host = dataclasses.replace(
-        _host,
-        dropped=dropped,
-        passes=passes,
-        without_stamps=without_stamps,
-        skipped_steps=skipped_steps,
-    )
+    _host = dataclasses.replace(_host, **parts)
 
 
 def forget() -> None:
@@ -137,12 +126,6 @@ def forget() -> None:
     Functions traced under them still arrive, and take the same passes. Who takes part
     for a while does so until it removes itself.
     """
-    global _host
     new = Host()
-    _host = dataclasses.replace(
-        _host,
-        without_stamps=new.without_stamps,
-        memory=new.memory,
-        said=new.said,
-        awaiting=new.awaiting,
-    )
+    names = ("without_stamps", "memory", "said", "awaiting")
+    build(**{name: getattr(new, name) for name in names})

@@ -166,43 +166,43 @@ class Job:
 
     def _end(self) -> None:
         # A forked child has what its parent registered.
-        if os.getpid() == self._process:
-            self._print_unmatched()
-            self._print_summary()
-
-    def _print_unmatched(self) -> None:
-        unmatched = [
-            repr(each) for each, is_seen in self._exclusions.items() if not is_seen
-        ]
-        if not unmatched:
+        if os.getpid() != self._process:
             return
-        listed = ", ".join(unmatched[:_NAMED])
-        if others := len(unmatched[_NAMED:]):
-            listed += f" and {counted(others, 'other')}"
-        verb = "matches" if len(unmatched) == 1 else "match"
-        said = f"exclude: {listed} {verb} no operation of the graphs that ran"
-        _print(Code.NOTHING_EXCLUDED, f"{said}; {_NAMES}")
-
-    def _print_summary(self) -> None:
+        unmatched = [repr(each) for each, seen in self._exclusions.items() if not seen]
+        if unmatched:
+            listed = ", ".join(unmatched[:_NAMED])
+            if others := len(unmatched[_NAMED:]):
+                listed += f" and {counted(others, 'other')}"
+            verb = "matches" if len(unmatched) == 1 else "match"
+            said = f"exclude: {listed} {verb} no operation of the graphs that ran"
+            Code.NOTHING_EXCLUDED.say(f"{said}; {_NAMES}")
         seconds = time.monotonic() - self._begin
-        if not self._graphs:
+        if self._graphs and seconds >= _LONG_SECONDS:
+            self._print_summary(seconds)
             return
-        if seconds < _LONG_SECONDS:
-            self._print_undecided()
-            return
-        busiest = max(self._graphs.values(), key=lambda graph: graph.calls.count)
-        more = _see_more(busiest)
-        _print(
-            Code.SUMMARY,
-            f"{seconds:.0f} s, {_steps(busiest)} {_outcome(busiest)}{_skipped()}"
-            f"{more and f'; {more}'}",
-        )
-
-    def _print_undecided(self) -> None:
-        """Say of a short job why no verdict has followed."""
+        # Of a short job: why no verdict has followed.
         graph = self._graphs.get(id(self._promised))
         if graph is not None and graph.is_undecided:
-            _print(Code.SUMMARY, f"{_steps(graph)} {_outcome(graph)}; {_TOO_FEW}")
+            Code.SUMMARY.say(f"{_steps(graph)} {_outcome(graph)}; {_TOO_FEW}")
+
+    def _print_summary(self, seconds: float) -> None:
+        graph = max(self._graphs.values(), key=lambda graph: graph.calls.count)
+        skipped = host.current().skipped_steps()
+        if graph.is_undecided:
+            more = _TOO_FEW
+        elif graph.why:
+            # The first line of a job has said it.
+            more = "" if _said_of(graph.why) in host.current().said else graph.why
+        elif graph.is_faster is False:
+            more = "a folder in TF_AMP_LOG keeps the plan that lost, and "
+            more += graph.remedy
+        else:
+            more = "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
+        told = "" if skipped is None else f"; {counted(skipped, 'step')} skipped"
+        Code.SUMMARY.say(
+            f"{seconds:.0f} s, {_steps(graph)} {_outcome(graph)}{told}"
+            f"{more and f'; {more}'}"
+        )
 
 
 def _steps(graph: _Graph) -> str:
@@ -227,22 +227,6 @@ def _outcome(graph: _Graph) -> str:
     return f"with {_changes(graph.plan)}, {speed}"
 
 
-def _skipped() -> str:
-    skipped = host.current().skipped_steps()
-    return "" if skipped is None else f"; {counted(skipped, 'step')} skipped"
-
-
-def _see_more(graph: _Graph) -> str:
-    if graph.is_undecided:
-        return _TOO_FEW
-    if graph.why:
-        # The first line of a job has said it.
-        return "" if _said_of(graph.why) in host.current().said else graph.why
-    if graph.is_faster is False:
-        return f"a folder in TF_AMP_LOG keeps the plan that lost, and {graph.remedy}"
-    return "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
-
-
 def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
     from tf_amp.compare import call_sites
@@ -255,7 +239,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         why = _cause_of_low_types(graph_def)
         if taking_part.is_news(Code.LOW_ALREADY):
             already = f"{_name(plan)} computes in {dtype} already, since {why}"
-            _print(Code.LOW_ALREADY, f"{already}, and tf-amp decides")
+            Code.LOW_ALREADY.say(f"{already}, and tf-amp decides")
         _job().add(plan, why, dtype=dtype)
         return
     if plan.is_empty:
@@ -265,30 +249,26 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         if is_said:
             fused = _fusions(plan)
             kept = f"{_name(plan)} stays float32{fused and ', with '}{fused}"
-            _print(Code.STAYS_FLOAT32, f"{kept}: {why}")
+            Code.STAYS_FLOAT32.say(f"{kept}: {why}")
             taking_part.is_news(_said_of(why))
         _job().add(plan, why, promises=is_said and _is_in_doubt(plan))
         return
     # What has waited was said to be compared; the verdict is to follow.
     if not call_sites.current().is_late and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
-        _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
-    if _is_slower(plan) and taking_part.is_news(Code.SLOWER):
-        _print(
-            Code.SLOWER,
-            f"{_name(plan)}: with {plan.low_dtype} at {plan.opt_level} it is expected "
-            f"to be slower than float32, {plan.predicted_speedup:.2f} times as fast; "
-            f"{_ONLY_GAINS}",
-        )
-    _job().add(plan)
-
-
-def _is_slower(plan: Plan) -> bool:
-    """Return whether a level that does not ask for costs is expected to lose."""
+        Code.REWRITTEN.say(f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
+    # A level that does not ask for costs.
     is_forced = any(
         row.is_low and row.reason.cause is Cause.FORCED for row in plan.decisions
     )
-    return is_forced and round(plan.predicted_speedup, 2) < 1
+    is_slower = is_forced and round(plan.predicted_speedup, 2) < 1
+    if is_slower and taking_part.is_news(Code.SLOWER):
+        Code.SLOWER.say(
+            f"{_name(plan)}: with {plan.low_dtype} at {plan.opt_level} it is expected "
+            f"to be slower than float32, {plan.predicted_speedup:.2f} times as fast; "
+            f"{_ONLY_GAINS}"
+        )
+    _job().add(plan)
 
 
 def announce_wrong_kernels(plan: Plan, config: AmpConfig) -> None:
@@ -303,10 +283,9 @@ def announce_wrong_kernels(plan: Plan, config: AmpConfig) -> None:
         return
     first, others = is_news[0], len(is_news) - 1
     more = f" and {counted(others, 'other kernel')}" if others else ""
-    _print(
-        Code.WRONG_KERNEL,
+    Code.WRONG_KERNEL.say(
         f"{_name(plan)}: float32 where TensorFlow's kernel in {plan.low_dtype} "
-        f"computes wrong numbers: {first}{more}; `tf-amp doctor` lists them",
+        f"computes wrong numbers: {first}{more}; `tf-amp doctor` lists them"
     )
 
 
@@ -326,7 +305,7 @@ def announce_steps(
         outcome = "16 bits stay, and `tf_amp.plans()` says where"
     else:
         outcome = f"it runs in float32 from now on, and {graph.remedy}"
-    _print(Code.COMPARED, f"{_name(plan)}: {_measured(is_faster, compared)}; {outcome}")
+    Code.COMPARED.say(f"{_name(plan)}: {_measured(is_faster, compared)}; {outcome}")
 
 
 def _measured(is_faster: bool, compared: Verdict) -> str:
@@ -343,32 +322,15 @@ def _measured(is_faster: bool, compared: Verdict) -> str:
 def announce_earlier_trace(name: str, remedy: str) -> None:
     """Say once that a graph comes from before `enable`, and what to do."""
     if host.current().is_news(Code.TRACED_BEFORE):
-        _print(
-            Code.TRACED_BEFORE,
+        Code.TRACED_BEFORE.say(
             f"{name} stays float32, for it was traced before mixed precision was on; "
-            f"{remedy}",
+            f"{remedy}"
         )
 
 
 @functools.cache
 def _job() -> Job:
     return Job()
-
-
-def _lacks_units() -> bool:
-    """Return whether there is just a CPU, and that has no 16-bit units."""
-    return not _has_gpu() and _BF16_FLAGS.isdisjoint(devices.cpu_flags())
-
-
-def _is_compiled_for_cpu(plan: Plan, config: AmpConfig) -> bool:
-    """Return whether XLA compiles what is planned, and for a CPU."""
-    named = config.device_profile
-    is_cpu = plan.profile.startswith("cpu-") if named else not _has_gpu()
-    return is_cpu and plan.profile.endswith(UNDER_XLA)
-
-
-def _has_gpu() -> bool:
-    return len(devices.present_devices()) > 1
 
 
 def _name(plan: Plan) -> str:
@@ -417,13 +379,17 @@ def _why(plan: Plan, config: AmpConfig) -> str:
             f"{plan.low_dtype} may be no faster, which its calls from the "
             f"{_FIRST_COMPARED} on show; with TF_AMP_TUNE=off it stays so"
         )
-    if _is_compiled_for_cpu(plan, config):
+    named = config.device_profile
+    has_gpu = len(devices.present_devices()) > 1
+    is_cpu = plan.profile.startswith("cpu-") if named else not has_gpu
+    if is_cpu and plan.profile.endswith(UNDER_XLA):
         return (
             "on CPUs XLA (jit_compile=True) computes 16-bit products in float32, which "
             "gains nothing; without jit_compile=True TensorFlow has kernels for "
             f"{plan.low_dtype} (docs/xla.md)"
         )
-    if not config.device_profile and _lacks_units():
+    has_units = has_gpu or not _BF16_FLAGS.isdisjoint(devices.cpu_flags())
+    if not named and not has_units:
         return (
             f"this CPU has no units for {plan.low_dtype}, which would be slower; "
             "TF_AMP_DEVICE_PROFILE plans for another device, `tf-amp doctor` says what "
@@ -433,10 +399,6 @@ def _why(plan: Plan, config: AmpConfig) -> str:
         f"{plan.low_dtype} is not expected to be faster here; `tf-amp doctor` says "
         f"what this machine can do, {_REASONS} what is in the way"
     )
-
-
-def _print(code: Code, text: str) -> None:
-    code.say(text)
 
 
 # What TensorFlow's pass puts into the names of its casts.
@@ -463,18 +425,7 @@ def _cause_of_low_types(graph_def: GraphDef) -> str:
             "TensorFlow's own pass is on: take out auto_mixed_precision, or "
             "enable_mixed_precision_graph_rewrite"
         )
-    mixed = (name for name in _global_policies() if name.startswith("mixed_"))
-    policy = next(mixed, "")
-    if policy:
-        return (
-            f"Keras' policy {policy} is on: take out the policy, the float32 of the "
-            "last layer and the LossScaleOptimizer"
-        )
-    return "the program casts, or a policy of its layers: take that out"
-
-
-def _global_policies() -> tuple[str, ...]:
-    """Return the names of the policies that new layers of Keras and tf_keras get."""
+    # Those that new layers of Keras and tf_keras get.
     keras: Any = sys.modules.get("keras")
     tf_keras: Any = sys.modules.get("tf_keras")
     policies = []
@@ -482,7 +433,13 @@ def _global_policies() -> tuple[str, ...]:
         policies.append(keras.config.dtype_policy())
     if hasattr(tf_keras, "mixed_precision"):
         policies.append(tf_keras.mixed_precision.global_policy())
-    return tuple(str(policy.name) for policy in policies)
+    for policy in policies:
+        if policy.name.startswith("mixed_"):
+            return (
+                f"Keras' policy {policy.name} is on: take out the policy, the float32 "
+                "of the last layer and the LossScaleOptimizer"
+            )
+    return "the program casts, or a policy of its layers: take that out"
 
 
 _EARLIER = (
@@ -494,7 +451,12 @@ _EARLIER_SESSION = "enable it before the Session is made, or make another"
 
 def mention_function(context: Any, name: bytes) -> None:
     """Say so of a function that is called, unless it was traced in time."""
-    if _is_wanted() and _is_early(context, name):
+    if not _is_wanted():
+        return
+    bodies = (definition.node_def for definition in definitions(context, name))
+    nodes = [node for body in bodies for node in body]
+    has_products = any(node.op in PRODUCT_OPS for node in nodes)
+    if has_products and not any(STAMP in node.attr for node in nodes):
         announce_earlier_trace(graph_names.name_of_call(name.decode()), _EARLIER)
 
 
@@ -514,13 +476,3 @@ def _is_wanted() -> bool:
         return False
     config = stamps.current_config()
     return config is not None and config.rewrites and config.verbose
-
-
-def _is_early(context: Any, name: bytes) -> bool:
-    """Return whether a function, or one that it calls, has products, and no stamps."""
-    has_products = False
-    for definition in definitions(context, name):
-        if any(STAMP in node.attr for node in definition.node_def):
-            return False
-        has_products |= any(node.op in PRODUCT_OPS for node in definition.node_def)
-    return has_products

@@ -86,7 +86,13 @@ def key_and_order(draft: Draft) -> tuple[str, list[int]]:
 
     digests = digests_of_nodes(draft.graph_def, draft.view, draft.shapes)
     names = [node.name for node in draft.view.nodes]
-    nodes = sorted(digests, key=lambda i: (digests[i], _natural(names[i])))
+
+    def rank(node: int) -> tuple[bytes, list[str]]:
+        # `dense_10` follows `dense_9`.
+        parts = _NUMBER.split(names[node])
+        return digests[node], [p.zfill(12) if p.isdigit() else p for p in parts]
+
+    nodes = sorted(digests, key=rank)
     made = hashlib.blake2b(draft.settings.low_dtype.encode(), digest_size=16)
     for node in nodes:
         made.update(digests[node])
@@ -107,9 +113,3 @@ def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
     bits = f"{int(plan.low, 16):0{plan.count}b}"
     low = dict(zip(order, bits, strict=True))
     return tuple(low[slot] == "1" for slot in range(len(order)))
-
-
-def _natural(name: str) -> list[str]:
-    """Let `dense_10` follow `dense_9`."""
-    parts = _NUMBER.split(name)
-    return [f"{int(part):012d}" if part.isdigit() else part for part in parts]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
@@ -41,8 +41,18 @@ def strip_stamps(graph_def: Any) -> None:
 
 def _strip(graph_def: Any, goes: Callable[[str], bool]) -> None:
     restore_traced(graph_def)
-    _silence_watches(graph_def)
-    for attr in _attributes(graph_def):
+    functions = graph_def.library.function
+    nodes = [*graph_def.node, *(node for f in functions for node in f.node_def)]
+    for node in nodes:
+        if WATCH in node.attr:
+            # A callback has no results: it becomes a NoOp.
+            name, device = node.name, node.device
+            controls = [text for text in node.input if text.startswith("^")]
+            node.Clear()
+            node.name, node.device, node.op = name, device, "NoOp"
+            node.input.extend(controls)
+    arguments = (a for f in functions for a in f.arg_attr.values())
+    for attr in (each.attr for each in (*nodes, *functions, *arguments)):
         # Branches have the gradients again that TensorFlow has for them.
         own_slope = _SLOPE in attr and attr[_SLOPE].s.startswith(_OWN_SLOPES)
         for name in [*filter(goes, attr), *[_SLOPE] * own_slope]:
@@ -68,7 +78,11 @@ def _strip_built(result: Any, *args: Any, **kwargs: Any) -> None:
 
 def _strip_created(meta_graph: Any, *args: Any, **kwargs: Any) -> None:
     strip_stamps(meta_graph.graph_def)
-    _drop_inner_updates(meta_graph)
+    if _UPDATES in meta_graph.collection_def:
+        # Those in a branch no import can find.
+        names = {node.name for node in meta_graph.graph_def.node}
+        listed = meta_graph.collection_def[_UPDATES].node_list.value
+        listed[:] = [name for name in listed if name.partition(":")[0] in names]
 
 
 def _strip_saved(builder: Any, *args: Any, **kwargs: Any) -> None:
@@ -81,42 +95,6 @@ def _strip_saved(builder: Any, *args: Any, **kwargs: Any) -> None:
 stripping_built = acting_after(_strip_built)
 stripping_created = acting_after(_strip_created)
 stripping_saved = acting_before(_strip_saved)
-
-
-def _drop_inner_updates(meta_graph: Any) -> None:
-    """Take off the list of updates those in a branch, which no import can find."""
-    if _UPDATES not in meta_graph.collection_def:
-        return
-    names = {node.name for node in meta_graph.graph_def.node}
-    listed = meta_graph.collection_def[_UPDATES].node_list.value
-    listed[:] = [name for name in listed if name.partition(":")[0] in names]
-
-
-def _nodes(graph_def: Any) -> Iterator[Any]:
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
-
-
-def _attributes(graph_def: Any) -> Iterator[Any]:
-    for node in _nodes(graph_def):
-        yield node.attr
-    for function in graph_def.library.function:
-        yield function.attr
-        for argument in function.arg_attr.values():
-            yield argument.attr
-
-
-def _silence_watches(graph_def: Any) -> None:
-    """Make each callback, which has no results, a NoOp."""
-    for node in _nodes(graph_def):
-        if WATCH not in node.attr:
-            continue
-        name, device = node.name, node.device
-        controls = [text for text in node.input if text.startswith("^")]
-        node.Clear()
-        node.name, node.device, node.op = name, device, "NoOp"
-        node.input.extend(controls)
 
 
 # By the name of a function, as it was; None for one that was made for another alone.
@@ -134,7 +112,12 @@ def keep_traced(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
     name = str(definition.signature.name)
     _bodies.update(dict.fromkeys(copies))
     _bodies[name] = zlib.compress(definition.SerializeToString(), 1)
-    weakref.finalize(graph, _forget_traced, (name, *copies)).atexit = False
+
+    def forget() -> None:
+        for each in (name, *copies):
+            _bodies.pop(each, None)
+
+    weakref.finalize(graph, forget).atexit = False
 
 
 def has_rewritten(graph_def: Any) -> bool:
@@ -153,8 +136,3 @@ def restore_traced(graph_def: Any) -> None:
     if len(remaining) < len(functions):
         del functions[:]
         functions.extend(remaining)
-
-
-def _forget_traced(names: tuple[str, ...]) -> None:
-    for name in names:
-        _bodies.pop(name, None)

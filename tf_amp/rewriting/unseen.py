@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import math
 import os
 import sys
 import time
@@ -25,6 +26,8 @@ LONG_SECONDS = 60.0
 # As many as a product has that is worth its casts.
 _LARGE_SIDE = 128
 _has_met_products = False
+# Backends of Keras that were named.
+_said: set[str] = set()
 _begin = 0.0
 _process = 0
 
@@ -40,8 +43,7 @@ def note_variable(variable: Any) -> None:
     shape = variable.shape
     sides = shape.as_list() if shape.rank else []
     if len(sides) > 1 and all(side is not None for side in sides):
-        size = functools.reduce(lambda a, b: a * b, sides)
-        if size >= _LARGE_SIDE**2:
+        if math.prod(sides) >= _LARGE_SIDE**2:
             watch()
 
 
@@ -49,13 +51,8 @@ def note_model() -> None:
     """Say once of a Keras that computes without TensorFlow that it is left alone."""
     config: Any = sys.modules.get("keras.src.backend.config")
     backend = "tensorflow" if config is None else str(config.backend())
-    if backend != "tensorflow":
-        _say_backend(backend)
-
-
-@functools.cache
-def _say_backend(backend: str) -> None:
-    if _is_verbose():
+    if backend not in ("tensorflow", *_said) and _is_verbose():
+        _said.add(backend)
         Code.OTHER_BACKEND.say(
             f"Keras computes with {backend} here, of which nothing is rewritten; set "
             "KERAS_BACKEND=tensorflow, or do without tf-amp"

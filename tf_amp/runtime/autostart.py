@@ -32,7 +32,7 @@ def start(made: object) -> None:
         too, so that no program goes on in a precision that nobody asked for. A
         program that does not catch it ends with that one line.
     """
-    global _started, _is_done
+    global _started, _is_done, _has_failed
     if _is_done:
         _join(made)
         return
@@ -50,17 +50,12 @@ def start(made: object) -> None:
         except BaseException as error:
             _started = False
             if isinstance(error, AmpError):
-                _mark(error)
+                # No line of the program is to blame for it.
+                error.is_of_environment = True
+                if not _has_failed:
+                    _has_failed = True
+                    show_in_a_line(lambda e: getattr(e, "is_of_environment", False))
             raise
-
-
-def _mark(error: AmpError) -> None:
-    """Mark an error that no line of the program is to blame for."""
-    global _has_failed
-    error.is_of_environment = True
-    if not _has_failed:
-        _has_failed = True
-        show_in_a_line(lambda each: getattr(each, "is_of_environment", False))
 
 
 def _join(made: object) -> None:

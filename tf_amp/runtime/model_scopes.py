@@ -7,10 +7,9 @@ for one call of `fit` is put back when that ends, however it does.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tf_amp._tensorflow_private import (
@@ -100,22 +99,15 @@ def _remember(result: Any, model: Any, *args: Any, **kwargs: Any) -> None:
 
 @wrapping
 def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a method of a model in its scopes."""
+    """Run a method of a model in its scopes; undo what the outermost has changed."""
     known = _models.setdefault(model, _Model())
-    around = scope_stack.layers() or known.around
-    with _noted(known, run.__name__), scope_stack.within(around):
-        return run(model, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def _noted(calls: _Model, method: str) -> Iterator[None]:
-    """Note that a method runs; undo what the outermost call has changed."""
-    if not calls.running and method in _TRAINING:
-        _undo(calls.unseen)
-    calls.running.append(method)
+    if not known.running and run.__name__ in _TRAINING:
+        _undo(known.unseen)
+    known.running.append(run.__name__)
     try:
-        yield
+        with scope_stack.within(scope_stack.layers() or known.around):
+            return run(model, *args, **kwargs)
     finally:
-        calls.running.pop()
-        if not calls.running:
-            _undo(calls.changes)
+        known.running.pop()
+        if not known.running:
+            _undo(known.changes)

@@ -92,10 +92,15 @@ class Scope:
                 "call has returned; use a with statement in the body."
             )
         if hasattr(wrapped, "get_concrete_function"):
-            wrapped = _ScopedFunction(wrapped, self._anew)
-        else:
-            wrapped = _scoped(wrapped, self._anew)
-        return cast(_Function, wrapped)
+            return cast(_Function, _ScopedFunction(wrapped, self._anew))
+
+        # A plain function, which AutoGraph converts together with what it calls.
+        @functools.wraps(wrapped)
+        def call_in_scope(*args: Any, **kwargs: Any) -> Any:
+            with self._anew():
+                return wrapped(*args, **kwargs)
+
+        return cast(_Function, call_in_scope)
 
     def opened(self) -> scope_stack.Layer:
         """Return the scope's layer, for what is to run within it time and again.
@@ -167,12 +172,12 @@ def mixed_precision_scope(
     Raises:
       ConfigError: an argument is none of those allowed.
     """
-    function = next((v for v in (dtype, loss_scale) if _is_function(v)), None)
-    if function is not None:
-        raise ConfigError(
-            f"mixed_precision_scope: received the function {function!r}; as a "
-            "decorator it is written with parentheses: @mixed_precision_scope()."
-        )
+    for given in (dtype, loss_scale):
+        if callable(given) and not hasattr(given, "adjust"):
+            raise ConfigError(
+                f"mixed_precision_scope: received the function {given!r}; as a "
+                "decorator it is written with parentheses: @mixed_precision_scope()."
+            )
     checked_bool(enabled, "enabled")
     settings = checked_settings(
         dtype=dtype, opt_level=opt_level, loss_scale=loss_scale, exclude=exclude or None
@@ -180,16 +185,17 @@ def mixed_precision_scope(
     words = [f"{name}={value!r}" for name, value in settings.items()]
     words += [] if enabled else ["enabled=False"]
     text = f"mixed_precision_scope({', '.join(words)})"
-    if not enabled:
-        return Scope(text, lambda: None)
-    return Scope(text, lambda: _configuration(**settings))
+
+    def configuration() -> AmpConfig | None:
+        base, exclude = base_config(), settings.get("exclude", ())
+        patterns = tuple(dict.fromkeys((*base.exclude, *exclude)))
+        changes = {**settings, "enabled": True, "exclude": patterns}
+        return dataclasses.replace(base, **changes) if enabled else None
+
+    return Scope(text, configuration)
 
 
 autocast = mixed_precision_scope
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and not hasattr(value, "adjust")
 
 
 def float32_scope() -> Scope:
@@ -198,20 +204,3 @@ def float32_scope() -> Scope:
     Loss scaling is what it is outside. A `mixed_precision_scope` entered inside wins.
     """
     return Scope("float32_scope()", None)
-
-
-def _configuration(exclude: tuple[str, ...] = (), **settings: Any) -> AmpConfig:
-    base = base_config()
-    patterns = tuple(dict.fromkeys((*base.exclude, *exclude)))
-    return dataclasses.replace(base, enabled=True, exclude=patterns, **settings)
-
-
-def _scoped(function: Any, new_scope: Callable[[], Scope]) -> Any:
-    """Wrap a function by a plain one, which AutoGraph converts together with it."""
-
-    @functools.wraps(function)
-    def call_in_scope(*args: Any, **kwargs: Any) -> Any:
-        with new_scope():
-            return function(*args, **kwargs)
-
-    return call_in_scope

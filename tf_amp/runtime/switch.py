@@ -1,12 +1,15 @@
 """Switch mixed precision on and off, for what is traced from then on.
 
-`enable` makes settings, patches TensorFlow so that new operations carry their stamp,
-and registers the pass with Grappler. The graphs arrive in `arriving_graphs`.
+`enable` makes settings, takes the hooks of TensorFlow, so that new operations carry
+their stamp, and registers the pass with Grappler. `_tensorflow_private` names the
+hooks; `stamps` says what is done where operations are made. The graphs arrive in
+`arriving_graphs`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,17 +18,29 @@ from absl import logging
 
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
+from tf_amp._tensorflow_private import functions, graphs
 from tf_amp._tensorflow_private import workers as private_workers
 from tf_amp.config import scope_registry, workers
 from tf_amp.config.amp_config import AmpConfig, checked_settings
+from tf_amp.config.devices import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ShimError
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import graph_settings, host, unseen
-from tf_amp.runtime import installation, model_scopes
+from tf_amp.rewriting import (
+    agreement,
+    arriving_graphs,
+    compiled,
+    failures,
+    graph_settings,
+    host,
+    scaled_losses,
+    stripping,
+    unseen,
+)
+from tf_amp.runtime import model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tracing import stamps
-from tf_amp.tracing.stamps import current_config, stamp_graph
+from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
@@ -87,7 +102,8 @@ def enable(
     config = dataclasses.replace(AmpConfig.from_env(), enabled=True, **settings)
     switch_on(config)
     unseen.watch()
-    private.install_when_imported(private.MAKE_MODEL, private.acting_after(_note_model))
+    note_model = private.acting_after(lambda *args, **kwargs: unseen.note_model())
+    private.install_when_imported(private.MAKE_MODEL, note_model)
 
 
 init = enable
@@ -145,11 +161,18 @@ def disable() -> None:
     fails in them. Scopes that are entered at the time hold
     until they are left.
     """
+    from tf_amp.compare import call_sites
+
     with _lock:
         scope_registry.put_in_force(None, is_programs=True)
-        if not _open_scopes:
-            host.forget()
-            installation.remove()
+        if _open_scopes:
+            return
+        host.forget()
+        hooks = [private.CALL_FUNCTION, functions.RUN_IN_SESSION]
+        hooks.append(graphs.CONVERT_TO_TFLITE)
+        if call_sites.decide_calls():
+            hooks.append(functions.CALL_IN_EAGER_MODE)
+        private.remove(hooks)
 
 
 def is_enabled() -> bool:
@@ -203,10 +226,6 @@ def plans() -> tuple[Plan, ...]:
     return tuple(host.current().plans)
 
 
-def _note_model(result: None, model: Any, *args: Any, **kwargs: Any) -> None:
-    unseen.note_model()
-
-
 def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
     """Put a configuration in force, whatever was before.
 
@@ -224,8 +243,114 @@ def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
 
 def _install(config: AmpConfig | None) -> None:
     """Patch what marks operations, and for a configuration what rewrites them."""
-    installation.install_marking()
-    installation.install_loss_scaling()
+    stamps.install_hooks()
+    for hook, stripping_ in (
+        (graphs.BUILD_META_GRAPH, stripping.stripping_built),
+        (graphs.CREATE_META_GRAPH, stripping.stripping_created),
+        (graphs.SAVE_BUILDER, stripping.stripping_saved),
+    ):
+        private.install(hook, stripping_)
+    _install_loss_scaling()
     if config is not None:
         stamps.install_for_layers(config.exclude)
-        installation.install_rewriting(config)
+        _install_rewriting(config)
+
+
+def _install_loss_scaling() -> None:
+    """Scale losses where gradients are computed, and skip steps that overflow."""
+    from tf_amp.training import checkpoints, gradients, optimizers
+    from tf_amp.training.program_scaling import is_scaling_forbidden
+
+    def current_loss_scale() -> LossScale:
+        config = current_config()
+        loss_scale = loss_scale_for(config)
+        if config is None or not loss_scale.scales:
+            return loss_scale
+        if is_scaling_forbidden():
+            return NO_SCALING
+        agreement.check_once(config, wait=True)
+        return loss_scale
+
+    gradients.install(current_loss_scale)
+    optimizers.install()
+    checkpoints.install()
+
+
+def _install_rewriting(config: AmpConfig) -> None:
+    """Hand graphs over to the pass; under strict settings failures are raised.
+
+    Raises:
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    from grappler_pass import plugin
+    from tf_amp.compare import call_sites
+    from tf_amp.rewriting import notices
+    from tf_amp.training import overflow_origin
+
+    _build_host()
+    plugin.load(arriving_graphs.rewrite_graph)
+
+    def stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:
+        stamp_graph(session.graph)
+
+    private.install(private.CREATE_SESSION, private.acting_after(stamp_session))
+    private.install(functions.MAKE_FUNCTION, compiled.rewriting)
+    comparing_calls = functools.partial(
+        call_sites.comparing_calls, first_called=notices.mention_function
+    )
+    private.install(functions.CALL_IN_EAGER_MODE, comparing_calls)
+    comparing_runs = functools.partial(
+        call_sites.comparing_runs,
+        times_changed=overflow_origin.times_returned,
+        first_called=notices.mention_run,
+    )
+    look = private.acting_after(overflow_origin.look_after_run)
+    private.install(
+        functions.RUN_IN_SESSION,
+        lambda run: failures.raising(look(comparing_runs(run))),
+    )
+    private.install(graphs.CONVERT_TO_TFLITE, plugin.paused())
+    private.install(private_workers.SERVER_START, private.acting_before(workers.serve))
+    if config.strict:
+        private.install(private.CALL_FUNCTION, failures.raising)
+
+
+def _build_host() -> None:
+    """Say what takes part in the rewriting of graphs, besides the pass."""
+    from tf_amp.training import overflow_origin, scale_state
+
+    def skipped_steps() -> int | None:
+        known = scale_state.latest_state()
+        if known is None or known.in_graph or not known.loss_scale.scales:
+            return None
+        return int(known.evaluate()["skipped_steps"])
+
+    has_stamps = private.CREATE_OP in private.installed()
+    host.build(
+        dropped=overflow_origin.float32_nodes,
+        passes=(
+            host.Pass(
+                "compiled",
+                "calls compiled functions as prices prefer them",
+                compiled.called_in_turn,
+            ),
+            host.Pass(
+                "lighten",
+                "keeps a Switch in front of each variable",
+                scaled_losses.with_light_branches,
+            ),
+            host.Pass(
+                "second try",
+                "leaves gradients that overflow as they are",
+                scaled_losses.with_second_tries,
+            ),
+            host.Pass(
+                "watch",
+                "does not show where it overflows",
+                overflow_origin.keeping_graph,
+            ),
+        ),
+        # Those that arrive have the settings of their first call then.
+        without_stamps=(lambda: None) if has_stamps else settings_here,
+        skipped_steps=skipped_steps,
+    )

@@ -61,69 +61,65 @@ def name_of(graph: Any) -> str:
     """Return the name of a graph, as traced."""
     if not graph.building_function:
         return SESSION
-    function = next((g for g in outwards(graph) if not _is_branch(g)), graph)
-    return _readable(function.name, lambda: _frames_in(function), _place)
+    functions = (
+        each
+        for each in outwards(graph)
+        if not getattr(each, "is_control_flow_graph", False)
+    )
+    function = next(functions, graph)
+
+    def place(frames: list[Frame]) -> str:
+        """Return the line of the function that is traced, or of its call."""
+        names = [frame.name for frame in frames]
+        if TRACING_METHOD not in names:
+            return ""
+        begin = len(names) - names[::-1].index(TRACING_METHOD)
+        return _line_of("function at", (*frames[begin:], *frames[:begin][::-1]))
+
+    stacks = (
+        [Frame(f.filename, f.lineno, f.name) for f in op.traceback]
+        for op in function.get_operations()[:_OPS_SEARCHED]
+    )
+    return _readable(function.name, stacks, place)
 
 
 def name_of_call(function: str) -> str:
     """Return the name of a function of TensorFlow's runtime that is called here."""
-    return _readable(_OF_TENSORFLOW.sub("", function), lambda: [_frames_here()], _call)
+
+    def here() -> Iterator[list[Frame]]:
+        frames = [
+            Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
+            for frame, line in traceback.walk_stack(None)
+        ]
+        yield frames[::-1]
+
+    name = _OF_TENSORFLOW.sub("", function)
+    return _readable(
+        name, here(), lambda frames: _line_of("function called at", frames[::-1])
+    )
 
 
 def _readable(
-    name: str,
-    stacks: Callable[[], Iterable[list[Frame]]],
-    place_in: Callable[[list[Frame]], str],
+    name: str, stacks: Iterator[list[Frame]], place_in: Callable[[list[Frame]], str]
 ) -> str:
     """Return a name that says where in the program something is.
 
     Args:
       name: as TensorFlow has it; returned where nothing is known that says more.
-      stacks: returns the frames around some operations, outermost first.
+      stacks: the frames around some operations, outermost first; looked up where the
+        name does not say enough.
       place_in: returns from these where a function is that has no name.
     """
-    find = _keras_method if _OF_KERAS.fullmatch(name) else place_in
-    if find is place_in and name not in _UNNAMED:
+    if _OF_KERAS.fullmatch(name):
+        # The innermost method of a model that is under way.
+        for frames in stacks:
+            for frame in frames[::-1]:
+                if frame.name in _KERAS_METHODS and _KERAS.search(frame.filename):
+                    return _KERAS_METHODS[frame.name]
         return name
-    return next(filter(None, map(find, stacks())), name)
-
-
-def _is_branch(graph: Any) -> bool:
-    return bool(getattr(graph, "is_control_flow_graph", False))
-
-
-def _frames_in(graph: Any) -> Iterator[list[Frame]]:
-    for op in graph.get_operations()[:_OPS_SEARCHED]:
-        yield [Frame(f.filename, f.lineno, f.name) for f in op.traceback]
-
-
-def _frames_here() -> list[Frame]:
-    frames = [
-        Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
-        for frame, line in traceback.walk_stack(None)
-    ]
-    return frames[::-1]
-
-
-def _keras_method(frames: list[Frame]) -> str:
-    """Return the innermost method of a model that is under way."""
-    methods = (f.name for f in frames if _KERAS.search(f.filename))
-    found = [name for name in methods if name in _KERAS_METHODS]
-    return _KERAS_METHODS[found[-1]] if found else ""
-
-
-def _place(frames: list[Frame]) -> str:
-    """Return the line of the function that is traced, or of its call."""
-    names = [frame.name for frame in frames]
-    if TRACING_METHOD not in names:
-        return ""
-    begin = len(names) - names[::-1].index(TRACING_METHOD)
-    return _line_of("function at", (*frames[begin:], *frames[:begin][::-1]))
-
-
-def _call(frames: list[Frame]) -> str:
-    """Return the line of the program that is under way."""
-    return _line_of("function called at", frames[::-1])
+    if name not in _UNNAMED:
+        return name
+    return next(filter(None, map(place_in, stacks)), name)
 
 
 def _line_of(what: str, frames: Iterable[Frame]) -> str:
@@ -174,8 +170,9 @@ def op_named(graph: Any, name: str) -> Any | None:
 
 def inlined_op(graph: Any, name: str) -> Any | None:
     """Return an operation by its name behind the scopes that inlining has put there."""
-    named = (op_named(graph, own_name) for own_name in _without_scopes(name))
-    return next((op for op in named if op is not None), None)
+    while (op := op_named(graph, name)) is None and "/" in name:
+        name = name.partition("/")[2]
+    return op
 
 
 def ops_behind(last: Any, fused_op: str) -> tuple[Any, ...]:
@@ -196,11 +193,3 @@ def ops_behind(last: Any, fused_op: str) -> tuple[Any, ...]:
         del paths[_LONGEST_CHAIN:]
         paths = [(*path, t.op) for path in paths for t in path[-1].inputs]
     return (last,)
-
-
-def _without_scopes(name: str) -> Iterator[str]:
-    """Yield a name, then without its outermost scope, and so on."""
-    yield name
-    while "/" in name:
-        name = name.partition("/")[2]
-        yield name

@@ -33,8 +33,12 @@ _SPECIALIZED = "_specialized_for_"
 
 def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
-    request, options = request_for(_placed(graph_def), kept)
-    cluster = private.cluster_of() if _is_cpu_alone() else None
+    # Only placed nodes are fused. Where there are several devices the placement is
+    # TensorFlow's secret, so the nodes stay as they are.
+    is_cpu_alone = len(devices.present_devices()) == 1
+    placed = on_device(graph_def, "CPU") if is_cpu_alone else graph_def
+    request, options = request_for(placed, kept)
+    cluster = private.cluster_of() if is_cpu_alone else None
     optimized = run_grappler(request, options, cluster)
     return graph_def if optimized is None else optimized
 
@@ -44,19 +48,10 @@ def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
 
     Functions that XLA compiles are inlined too, and their loops and branches lowered.
     """
-    request, options = request_for(_inlinable(graph_def), kept)
-    rewrites = options.graph_options.rewrite_options
-    rewrites.optimizers.append("function")
-    inlined = run_grappler(request, options, private.cluster_of())
-    return graph_def if inlined is None else inlined
-
-
-def _inlinable(graph_def: GraphDef) -> GraphDef:
-    """Return a copy whose loops and branches are lowered, and that XLA leaves alone."""
-    copy = type(graph_def)()
-    copy.CopyFrom(graph_def)
-    functions = copy.library.function
-    nodes = [*copy.node, *(node for f in functions for node in f.node_def)]
+    inlinable = type(graph_def)()
+    inlinable.CopyFrom(graph_def)
+    functions = inlinable.library.function
+    nodes = [*inlinable.node, *(node for f in functions for node in f.node_def)]
     for node in nodes:
         if node.op in CONTROL_FLOW:
             node.attr[LOWER].b = True
@@ -64,7 +59,11 @@ def _inlinable(graph_def: GraphDef) -> GraphDef:
         if COMPILED in each.attr:
             del each.attr[COMPILED]
             each.attr.pop(NOT_INLINED, None)
-    return copy
+    request, options = request_for(inlinable, kept)
+    rewrites = options.graph_options.rewrite_options
+    rewrites.optimizers.append("function")
+    inlined = run_grappler(request, options, private.cluster_of())
+    return graph_def if inlined is None else inlined
 
 
 def with_bodies(graph_def: GraphDef) -> GraphDef:
@@ -141,13 +140,18 @@ def run_grappler(
         return None
 
 
-def request_for(graph_def: GraphDef, kept: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return the MetaGraphDef and the ConfigProto to ask Grappler with."""
+def request_for(
+    graph_def: GraphDef, kept: tuple[str, ...], config: Any = None
+) -> tuple[Any, Any]:
+    """Return the MetaGraphDef and the ConfigProto to ask Grappler with.
+
+    `config` is one to fill in; by default it is the program's.
+    """
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
     meta_graph = MetaGraphDef(graph_def=graph_def)
     meta_graph.collection_def["train_op"].node_list.value.extend(kept)
-    config = private.grappler_options()
+    config = private.grappler_options() if config is None else config
     options = config.graph_options.rewrite_options
     options.min_graph_nodes = -1
     # The pass comes at the end of the first of two iterations.
@@ -202,16 +206,3 @@ def _with_devices(graph_def: GraphDef, device: str) -> GraphDef:
     for node in itertools.chain(placed.node, *bodies):
         node.device = device
     return placed
-
-
-def _placed(graph_def: GraphDef) -> GraphDef:
-    """Return the graph placed as the runtime will, since only placed nodes are fused.
-
-    Where there are several devices the placement is TensorFlow's secret, so the nodes
-    stay as they are.
-    """
-    return on_device(graph_def, "CPU") if _is_cpu_alone() else graph_def
-
-
-def _is_cpu_alone() -> bool:
-    return len(devices.present_devices()) == 1

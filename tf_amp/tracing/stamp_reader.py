@@ -112,7 +112,9 @@ def marks_from_graph_def(
             continue
         op = graph_names.op_named(main, node.name) if main is not None else None
         if op is not None:
-            owners[node.name] = _owner(op, canonical)
+            stamp = attribute_of(op, STAMP)
+            traced = stamp and str(Stamp.from_bytes(stamp).settings)
+            owners[node.name] = canonical(traced) if traced else None
         elif node.op in _STAMPED_OPS:
             owners[node.name] = None
     strangers: tuple[str, ...] = ()
@@ -142,9 +144,15 @@ def excluded_parts(
             continue
         graph = graph_names.graph_of(number_of(node.name))
         last = graph and graph_names.inlined_op(graph, node.name)
-        parts = graph_names.ops_behind(last, node.op) if last is not None else ()
-        why = next((w for w in (_why(part, find) for part in parts) if w), "")
-        if graph is None and not float32.isdisjoint(map(_source, node.input)):
+        why = ""
+        for part in graph_names.ops_behind(last, node.op) if last is not None else ():
+            if scope := why_float32(part):
+                why = f"{scope}, around {part.name}"
+            why = why or next(filter(None, map(find, forward_from(part).names)), "")
+            if why:
+                break
+        sources = (text.lstrip("^").partition(":")[0] for text in node.input)
+        if graph is None and not float32.isdisjoint(sources):
             # Traced by another process, so that its parts cannot be looked up.
             why = "what it reads is to stay float32"
         if why:
@@ -196,23 +204,6 @@ def _stamps(graph_def: Any) -> dict[str, Stamp]:
         for node in graph_def.node
         if STAMP in node.attr
     }
-
-
-def _source(name: str) -> str:
-    """Return the node that an input comes from."""
-    return name.lstrip("^").partition(":")[0]
-
-
-def _why(op: Any, find: Callable[[str], str]) -> str:
-    """Return what keeps a traced operation in float32, or the empty text."""
-    if why := why_float32(op):
-        return f"{why}, around {op.name}"
-    return next(filter(None, map(find, forward_from(op).names)), "")
-
-
-def _owner(op: Any, canonical: Canonical) -> str | None:
-    stamp = attribute_of(op, STAMP)
-    return canonical(str(Stamp.from_bytes(stamp).settings)) if stamp else None
 
 
 def _by_scope(
@@ -273,8 +264,7 @@ def variable_names(view: GraphView) -> Mapping[str, str]:
         if node.op != "_Arg":
             continue
         names = (_variable_of(reader.proto) for reader in _readers(view, node))
-        name = next(filter(None, names), "")
-        if name:
+        if name := next(filter(None, names), ""):
             found[node.name] = name
     return found
 
@@ -312,8 +302,7 @@ def values_of_session(session: Any) -> Values:
         if op.type in REF_VARIABLE_OPS:
             return session.run(op.outputs[0])
         readers = op.outputs[0].consumers() if op.type == "VarHandleOp" else []
-        reads = (r for r in readers if r.type == "ReadVariableOp")
-        read = next(reads, None)
+        read = next((r for r in readers if r.type == "ReadVariableOp"), None)
         return None if read is None else session.run(read.outputs[0])
 
     return value_of

@@ -357,8 +357,9 @@ def _remembering(
     made = _made_op(output_tensors)
     if made is not None:
         backward_function = holding(_forward, forward_from(made))(backward_function)
-    given = (op_type, output_tensors, input_tensors, backward_function)
-    record_operation(*given, *args, **kwargs)
+    record_operation(
+        op_type, output_tensors, input_tensors, backward_function, *args, **kwargs
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -85,8 +85,8 @@ CostModel.price = believed
 # Who has been told nothing by the chief goes on with the plan that was begun with.
 from tf_amp.config import workers
 from tf_amp.compare.own_steps import StepComparison, Steps
-from tf_amp.rewriting import shared_plans
-shared_plans._VERDICT_SECONDS = 0.2
+from tf_amp.rewriting import agreement
+agreement._VERDICT_SECONDS = 0.2
 if task == 0:
     workers.Peers.tell = (
         lambda self, what, value, anew=False, tell=workers.Peers.tell:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import types
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 import tf_amp
 from grappler_pass import pipeline
@@ -72,22 +74,22 @@ def test_no_garbage_is_looked_for_meanwhile(
     assert gc.isenabled()
 
 
-def _key(name: str, stamp: bytes, instance: bool = False) -> object:
-    graph_def = tf.compat.v1.GraphDef()
+def graph_of(name: str = "product", stamp: bytes = b"a:step:1") -> GraphDef:
+    graph_def = GraphDef()
     node = graph_def.node.add(name=name, op="MatMul")
     node.attr["_tf_amp"].s = stamp
-    return arriving_graphs.key_of_visit(graph_def, ("fetch",), instance)
+    return graph_def
 
 
-def test_only_the_next_visit_of_the_same_graph_is_the_second() -> None:
-    key = _key("product", b"a:step:1")
-    arriving_graphs.note_float32(key)
-    assert arriving_graphs.has_stayed_float32(_key("product", b"a:step:1"))
-    assert not arriving_graphs.has_stayed_float32(key)
-    for other in (
-        _key("product", b"a:step:2"),
-        _key("another", b"a:step:1"),
-        _key("product", b"a:step:1", instance=True),
-    ):
-        arriving_graphs.note_float32(key)
-        assert not arriving_graphs.has_stayed_float32(other)
+def test_only_the_next_visit_of_the_same_graph_is_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned: list[object] = []
+    monkeypatch.setattr(arriving_graphs, "rewritten_by_stamps", planned.append)
+    item = types.SimpleNamespace(fetch=("fetch",), preserve=())
+    graph, traced_anew, another = graph_of(), graph_of(stamp=b"2"), graph_of("another")
+    for each in (graph, graph, graph, traced_anew, another, graph, graph):
+        arriving_graphs.rewrite_graph(each.SerializeToString(), item)
+    visited = [given.graph_def for given in planned]
+    assert visited == [graph, graph, traced_anew, another, graph]
+    assert len({arriving_graphs.key_of_visit(graph, (), late) for late in (0, 1)}) == 2

@@ -38,7 +38,6 @@ OUTSIDE = {
     "tf_amp.rewriting.arriving_graphs.settings_in": ("marks", "float32"),
     "tf_amp.rewriting.arriving_graphs.marks_from_graph_def": ("marks", "float32"),
     "tf_amp.rewriting.graph_settings.settings_for": ("settings", "float32"),
-    "tf_amp.rewriting.arriving_graphs._item_from_grappler": ("settings", "float32"),
     "tf_amp.rewriting.arriving_graphs.stripping.is_converted": ("read", "float32"),
     "tf_amp.training.overflow_origin.float32_nodes": ("read", "float32"),
     "tf_amp.rewriting.compiled.called_in_turn": ("compiled", "bfloat16"),

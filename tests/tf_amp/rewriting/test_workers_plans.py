@@ -11,8 +11,8 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
 from tests.rewriters import rewritten_by, settings_of
 from tf_amp.rewriting import agreement
+from tf_amp.rewriting.agreement import SharedPlans
 from tf_amp.rewriting.resumed_plans import Memory
-from tf_amp.rewriting.shared_plans import SharedPlans
 
 # One converts every operation of the chain, the other its products alone.
 SEEDS = (2, 1)
