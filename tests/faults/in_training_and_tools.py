@@ -83,8 +83,8 @@ _OF_COMPARISONS = (
     Fault(
         "A setting that one worker has and another lacks is not noticed.",
         "tf_amp/rewriting/agreement.py",
-        "own.keys() | theirs.keys()",
-        "own.keys() & theirs.keys()",
+        "own.keys() | said.keys()",
+        "own.keys() & said.keys()",
         (
             f"{_TF_AMP}/rewriting/test_workers_plans.py::"
             "test_a_setting_that_one_worker_alone_has_is_told",
@@ -223,8 +223,8 @@ _OF_SETTINGS = (
     Fault(
         "disable leaves a method of TensorFlow decorated.",
         "tf_amp/runtime/switch.py",
-        "private.remove(hooks)",
-        "private.remove([*hooks, private.CREATE_OP])",
+        "private.remove(kept)",
+        "private.remove([*kept, private.CREATE_OP])",
         (
             f"{_TF_AMP}/runtime/test_runtime.py::"
             "test_settings_hold_for_functions_traced_under_them",

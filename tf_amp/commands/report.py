@@ -117,13 +117,13 @@ def _read(path: pathlib.Path) -> JobRecord:
 
 def _of_model(options: argparse.Namespace) -> JobRecord:
     check_tensorflow()
-    from tf_amp.runtime import switch
+    from tf_amp.runtime import enabling
     from tf_amp.tools.explanation import explain_saved_model
     from tf_amp.tools.job_record import JobRecord
     from tf_amp.tools.prediction import Prediction
 
     if options.device_profile:
-        switch.enable(device_profile=options.device_profile)
+        enabling.enable(device_profile=options.device_profile)
     found = explain_saved_model(
         options.model, measure=options.measure, batch=options.batch
     )

@@ -21,6 +21,8 @@ from grappler_pass.annotations import STAMP
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.garbage import collection_paused
+from tf_amp.compare import call_sites
+from tf_amp.compare.own_steps import Steps
 from tf_amp.config import scope_registry, workers
 from tf_amp.rewriting import (
     agreement,
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
     from grappler_pass.plugin import GrapplerItem
-    from tf_amp.compare.own_steps import Steps
     from tf_amp.config.amp_config import AmpConfig
     from tf_amp.rewriting.dumps import PlanLog
 
@@ -173,8 +174,6 @@ def key_of_visit(graph_def: GraphDef, fetch: Sequence[str], is_late: bool) -> Ha
 
 
 def _rewritten(arrival: Arrival) -> GraphDef | None:
-    from tf_amp.compare import call_sites
-
     entry, taking_part = call_sites.current(), host.current()
     has_settings = _STAMP in arrival.data or taking_part.without_stamps() is not None
     if entry.is_float32 or not has_settings:
@@ -331,7 +330,6 @@ def _is_logged() -> bool:
 
 def _keep_plan(plan: Plan, config: AmpConfig) -> None:
     """Count a plan among those applied, until steps find its graph slower."""
-    from tf_amp.compare import call_sites
 
     def decided(is_faster: bool, steps: Steps) -> None:
         notices.announce_steps(plan, config, is_faster, steps.compared)

@@ -25,6 +25,8 @@ from grappler_pass.annotations import SCALE, STAMP
 from grappler_pass.garbage import collection_paused
 from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
+from tf_amp.compare import call_sites
+from tf_amp.compare.own_steps import FLOAT32, MIXED
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.message_codes import Code
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
 
 def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
     """Return TensorFlow's maker of functions that rewrites what XLA compiles."""
-    from tf_amp.compare import call_sites
 
     @functools.wraps(make_function)
     def make_rewritten(
@@ -91,8 +92,6 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     By its own name it is what prices prefer, by the other what it is compared with.
     """
     from grappler_pass.functions.conversion import graph_from_function
-    from tf_amp.compare import call_sites
-    from tf_amp.compare.own_steps import FLOAT32, MIXED
 
     definition, library = access.definition(), access.library()
     known = tuple(map(_known, graph.inputs))
@@ -260,8 +259,6 @@ def called_in_turn(arrival: Arrival) -> GraphDef | None:
 
     None where it calls those already.
     """
-    from tf_amp.compare import call_sites
-
     in_doubt = [n for n in call_sites.undecided_compiled() if n in arrival.data]
     if not in_doubt:
         return None

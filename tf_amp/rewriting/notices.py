@@ -23,6 +23,10 @@ from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp._tensorflow_private.functions import definitions
 from tf_amp._tensorflow_private.tracing import attribute_of
+from tf_amp.compare import call_sites
+from tf_amp.compare.alternation import Verdict
+from tf_amp.compare.call_sites import CallSite
+from tf_amp.compare.own_steps import CALLS_IN_FLOAT32
 from tf_amp.config import devices
 from tf_amp.config.setting_values import is_of_layer
 from tf_amp.message_codes import Code
@@ -35,8 +39,6 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.planning.plan import Plan
-    from tf_amp.compare.alternation import Verdict
-    from tf_amp.compare.call_sites import CallSite
     from tf_amp.config.amp_config import AmpConfig
 
 # A job that takes less ends without a summary.
@@ -50,8 +52,6 @@ _NAMED = 3
 _NAMES = "`tf-amp explain SCRIPT --top 0` lists the names"
 _REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
-# Behind those of `own_steps.CALLS_IN_FLOAT32`.
-_FIRST_COMPARED = "21st"
 _TOO_FEW = "too few to show whether 16 bits are faster"
 _ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
 
@@ -120,8 +120,6 @@ class Job:
         `why` says why it stays as it was, in `dtype`; whoever `promises` has said that
         its steps decide.
         """
-        from tf_amp.compare import call_sites
-
         entry = call_sites.current()
         calls = entry.site or call_sites.CallSite()
         with self._lock:
@@ -229,8 +227,6 @@ def _outcome(graph: _Graph) -> str:
 
 def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
-    from tf_amp.compare import call_sites
-
     if not config.verbose:
         return
     _job().look_for(config.exclude, plan)
@@ -377,7 +373,7 @@ def _why(plan: Plan, config: AmpConfig) -> str:
     if _is_in_doubt(plan):
         return (
             f"{plan.low_dtype} may be no faster, which its calls from the "
-            f"{_FIRST_COMPARED} on show; with TF_AMP_TUNE=off it stays so"
+            f"{CALLS_IN_FLOAT32 + 1}st on show; with TF_AMP_TUNE=off it stays so"
         )
     named = config.device_profile
     has_gpu = len(devices.present_devices()) > 1

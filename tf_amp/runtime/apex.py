@@ -20,6 +20,7 @@ from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import scope, switch
+from tf_amp.runtime.enabling import enable
 from tf_amp.tracing.stamps import current_config
 
 # One loss scale per loss, where `initialize` received `num_losses`, else none;
@@ -68,7 +69,7 @@ def initialize(
     _note_without_effect("initialize", others)
     check_count("initialize", "num_losses", num_losses)
     if enabled:
-        switch.enable(opt_level=opt_level, loss_scale=loss_scale)
+        enable(opt_level=opt_level, loss_scale=loss_scale)
     else:
         switch.disable()
     own = loss_scale_for(current_config())

@@ -8,10 +8,7 @@ hooks; `stamps` says what is done where operations are made. The graphs arrive i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import os
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -20,8 +17,9 @@ from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import functions, graphs
 from tf_amp._tensorflow_private import workers as private_workers
+from tf_amp.compare import call_sites
 from tf_amp.config import scope_registry, workers
-from tf_amp.config.amp_config import AmpConfig, checked_settings
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import NO_SCALING, loss_scale_for
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ShimError
@@ -45,68 +43,15 @@ from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
 
-Lists = Mapping[str, Mapping[str, Iterable[str]]]
-
 _lock = renewed_lock()
 _open_scopes = 0
 
 
-def enable(
-    dtype: str | None = None,
-    *,
-    opt_level: str | None = None,
-    lists: Lists | None = None,
-    device_profile: str | os.PathLike[str] | None = None,
-    log_dir: str | os.PathLike[str] | None = None,
-    strict: bool | None = None,
-    exclude: Iterable[Any] | None = None,
-    tune: str | None = None,
-    fuse: str | Iterable[str] | None = None,
-    loss_scale: LossScale | float | str | None = None,
-    ranges: str | os.PathLike[str] | None = None,
-    verbose: bool | None = None,
-    check: bool | None = None,
-) -> None:
-    """Rewrite graphs of functions traced, and Sessions made, from now on.
-
-    What is not given comes from the environment; what is given goes before it.
-    Functions traced earlier keep the settings they were traced under, or none.
-
-    Args:
-      dtype: "bfloat16" or "float16"; None lets each device choose.
-      opt_level: "O0" to "O3", see `amp_config.LEVELS`; default "O1".
-      lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`.
-      device_profile: plan for this device: a shipped profile's name, or a path.
-      log_dir: folder for each graph before and after, with its plan.
-      strict: raise when a rewrite fails, rather than warn.
-      exclude: regular expressions, or `@FILE` for a file of them, and Keras layers;
-        operations with such a name, or that such a layer makes when it is called, and
-        their gradients, stay float32.
-      tune: "on" (default) or "off": whether the program's own steps decide what is
-        close, or prices alone.
-      fuse: names of rewrites beside types, "on" (default) or "off".
-      loss_scale: a loss scale, a number or words for one, whatever the type; by default
-        "dynamic" for float16 and "none" for bfloat16.
-      ranges: file from `tf-amp ranges`; what left the safe range stays float32.
-      verbose: say on stderr what has become of the first graph, and the like.
-      check: run 16-bit kernels of kinds that were found wrong before they are used.
-
-    Raises:
-      ConfigError: a setting is unknown, or two contradict each other.
-      TensorFlowMissingError: TensorFlow is not installed, or too old.
-      ShimError: the compiled shim is missing or cannot be loaded.
-    """
-    # Its arguments have the names of settings.
-    settings = checked_settings(**locals())
-    check_tensorflow()
-    config = dataclasses.replace(AmpConfig.from_env(), enabled=True, **settings)
-    switch_on(config)
+def watch_eager_code() -> None:
+    """Say at the end if nothing could be rewritten, and of which models nothing is."""
     unseen.watch()
     note_model = private.acting_after(lambda *args, **kwargs: unseen.note_model())
     private.install_when_imported(private.MAKE_MODEL, note_model)
-
-
-init = enable
 
 
 def enable_from_environment(made: Any = None) -> None:
@@ -161,18 +106,16 @@ def disable() -> None:
     fails in them. Scopes that are entered at the time hold
     until they are left.
     """
-    from tf_amp.compare import call_sites
-
     with _lock:
         scope_registry.put_in_force(None, is_programs=True)
         if _open_scopes:
             return
         host.forget()
-        hooks = [private.CALL_FUNCTION, functions.RUN_IN_SESSION]
-        hooks.append(graphs.CONVERT_TO_TFLITE)
+        kept = [private.CALL_FUNCTION, functions.RUN_IN_SESSION]
+        kept.append(graphs.CONVERT_TO_TFLITE)
         if call_sites.decide_calls():
-            hooks.append(functions.CALL_IN_EAGER_MODE)
-        private.remove(hooks)
+            kept.append(functions.CALL_IN_EAGER_MODE)
+        private.remove(kept)
 
 
 def is_enabled() -> bool:
@@ -231,8 +174,6 @@ def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
 
     `is_programs`: whether the program calls for it, not the environment.
     """
-    from tf_amp.compare import call_sites
-
     graph_settings.check_config(config)
     with _lock:
         _install(config)
@@ -283,7 +224,6 @@ def _install_rewriting(config: AmpConfig) -> None:
       ShimError: the compiled shim is missing or cannot be loaded.
     """
     from grappler_pass import plugin
-    from tf_amp.compare import call_sites
     from tf_amp.rewriting import notices
     from tf_amp.training import overflow_origin
 

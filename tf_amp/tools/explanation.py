@@ -32,7 +32,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.rewriting import compiled, graph_settings
 from tf_amp.run.batches import set_batch, signatures_of
-from tf_amp.runtime import switch
+from tf_amp.runtime.enabling import enable
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.prediction import Prediction, prediction_of
 from tf_amp.tracing import grappler_preview
@@ -270,7 +270,7 @@ def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None
       ConfigError: the function has no argument of one of these names.
     """
     known, takes_any = _names_of(fn)
-    settings = inspect.signature(switch.enable).parameters
+    settings = inspect.signature(enable).parameters
     for name in named:
         if name in known or (takes_any and name not in settings):
             continue

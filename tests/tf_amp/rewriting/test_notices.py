@@ -9,7 +9,6 @@ import pytest
 
 from tests.forking import run_forked
 from tests.tf_amp.compare.test_own_steps import PRELUDE
-from tf_amp.compare import own_steps
 from tf_amp.compare.alternation import Verdict
 from tf_amp.rewriting import notices
 
@@ -382,10 +381,6 @@ def test_a_close_call_has_one_line_and_then_its_verdict(
         "(AMP104)"
     )
     assert verdict.endswith(kept if slow else lost)
-
-
-def test_the_first_compared_call_is_named_as_it_is() -> None:
-    assert own_steps.CALLS_IN_FLOAT32 == 20
 
 
 @pytest.mark.parametrize(

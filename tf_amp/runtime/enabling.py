@@ -1,0 +1,75 @@
+"""Mixed precision by the program's own word.
+
+TensorFlow is imported by the call, not with the name: a program may still configure it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tf_amp.config.amp_config import AmpConfig, checked_settings
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.tensorflow_version import check_tensorflow
+
+Lists = Mapping[str, Mapping[str, Iterable[str]]]
+
+
+def enable(
+    dtype: str | None = None,
+    *,
+    opt_level: str | None = None,
+    lists: Lists | None = None,
+    device_profile: str | os.PathLike[str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    exclude: Iterable[Any] | None = None,
+    tune: str | None = None,
+    fuse: str | Iterable[str] | None = None,
+    loss_scale: LossScale | float | str | None = None,
+    ranges: str | os.PathLike[str] | None = None,
+    verbose: bool | None = None,
+    check: bool | None = None,
+) -> None:
+    """Rewrite graphs of functions traced, and Sessions made, from now on.
+
+    What is not given comes from the environment; what is given goes before it.
+    Functions traced earlier keep the settings they were traced under, or none.
+
+    Args:
+      dtype: "bfloat16" or "float16"; None lets each device choose.
+      opt_level: "O0" to "O3", see `amp_config.LEVELS`; default "O1".
+      lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`.
+      device_profile: plan for this device: a shipped profile's name, or a path.
+      log_dir: folder for each graph before and after, with its plan.
+      strict: raise when a rewrite fails, rather than warn.
+      exclude: regular expressions, or `@FILE` for a file of them, and Keras layers;
+        operations with such a name, or that such a layer makes when it is called, and
+        their gradients, stay float32.
+      tune: "on" (default) or "off": whether the program's own steps decide what is
+        close, or prices alone.
+      fuse: names of rewrites beside types, "on" (default) or "off".
+      loss_scale: a loss scale, a number or words for one, whatever the type; by default
+        "dynamic" for float16 and "none" for bfloat16.
+      ranges: file from `tf-amp ranges`; what left the safe range stays float32.
+      verbose: say on stderr what has become of the first graph, and the like.
+      check: run 16-bit kernels of kinds that were found wrong before they are used.
+
+    Raises:
+      ConfigError: a setting is unknown, or two contradict each other.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    # Its arguments have the names of settings.
+    settings = checked_settings(**locals())
+    check_tensorflow()
+    config = dataclasses.replace(AmpConfig.from_env(), enabled=True, **settings)
+    from tf_amp.runtime import switch
+
+    switch.switch_on(config)
+    switch.watch_eager_code()
+
+
+init = enable
