@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
 
 from grappler_pass.annotations import mark
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import part_node
 from grappler_pass.graph.editing import Graph, new_constant, new_node
@@ -56,10 +54,6 @@ class PricedGraph:
         """Return the static shape of a node's first output."""
         return self.shape(Port(node.index, 0))
 
-    def is_constant(self, port: Port) -> bool:
-        """Return whether a tensor is in the graph itself."""
-        return self.view.nodes[port.node].op == "Const"
-
     def is_per_channel(self, port: Port, channels: int, most_axes: int) -> bool:
         """Return whether a tensor holds one value for each of the last axis."""
         shape = self.shape(port)
@@ -72,7 +66,13 @@ class PricedGraph:
         return self.models.get(node.device_type) or self.models["CPU"]
 
     def pass_seconds(
-        self, node: Node, op: str, shape: Shape | None, other: Shape | None = None
+        self,
+        node: Node,
+        op: str,
+        shape: Shape | None,
+        other: Shape | None = None,
+        *,
+        writes: bool = True,
     ) -> float:
         """Return what a float32 operation takes where a node runs.
 
@@ -81,16 +81,17 @@ class PricedGraph:
           op: reads two tensors, and writes one like the first.
           shape: of the first.
           other: of the second; of the same shape if None.
+          writes: whether the operation has a result.
         """
         whole = TensorSpec(shape, "float32")
         operand = TensorSpec(shape if other is None else other, "float32")
-        call = OpCall(op, {}, (whole, operand), (whole,))
+        call = OpCall(op, {}, (whole, operand), (whole,) if writes else ())
         return self.model(node).price(call, "float32").seconds + NODE_SECONDS
 
     def gain(
         self, node: Node, saved: float, spent: float, least_ratio: float = 1.0
     ) -> float:
-        """Return the seconds that a rewrite saves per step; 0.0 if that is in doubt.
+        """Return the seconds that a rewrite saves per step; 0.0 if uncertain.
 
         Args:
           node: runs as often as what is rewritten.
@@ -102,40 +103,24 @@ class PricedGraph:
             return 0.0
         return self.view.weight(node.index) * (saved - spent)
 
-    @cached_attribute
-    def _untouchable(self) -> frozenset[str]:
-        item = self.view.item
-        return item.untouchable | {name for name, _ in item.excluded}
-
     def may_change(self, *nodes: Node) -> bool:
         """Return whether none belongs to the caller, or is excluded by the user."""
-        return self._untouchable.isdisjoint(node.name for node in nodes)
-
-    def readers(self, node: Node) -> tuple[Node, ...]:
-        """Return the nodes that read a node, each once."""
-        return self.distinct(self.view.read_by(node.index))
-
-    def distinct(self, numbers: Iterable[int]) -> tuple[Node, ...]:
-        """Return nodes by number, each once."""
-        return tuple(self.view.nodes[i] for i in dict.fromkeys(numbers))
-
-    def only_reader(self, node: Node, *ops: str) -> Node | None:
-        """Return what alone reads a node, if nothing waits for it, and is one of ops.
-
-        Args:
-          node: that is read.
-          ops: names; any if there is none.
-        """
-        readers = self.readers(node)
-        if len(readers) != 1 or self.view.control_readers(node.index):
-            return None
-        return readers[0] if not ops or readers[0].op in ops else None
+        item = self.view.item
+        names = {node.name for node in nodes}
+        excluded = (name for name, _ in item.excluded)
+        return names.isdisjoint(item.untouchable) and names.isdisjoint(excluded)
 
 
-def other_operand(node: Node, operand: Node) -> Port | None:
-    """Return what a node reads beside the result of another; None if no more."""
-    others = [port for port in node.inputs if port.node != operand.index]
-    return others[0] if len(others) == len(node.inputs) - 1 == 1 else None
+class Found(NamedTuple):
+    """What the names of a pattern stand for.
+
+    Attributes:
+      ports: by each name.
+      nodes: by each name that has a line, in the order of the lines.
+    """
+
+    ports: Mapping[str, Port]
+    nodes: Mapping[str, Node]
 
 
 class _Line(NamedTuple):
@@ -150,8 +135,8 @@ class Pattern:
     """Nodes that compute with each other, one in a line: `name = Op|Op(operand, ...)`.
 
     What commutes may have its operands in any order. A name with a line of its own is a
-    node; only nodes of the pattern read it or wait for it, but for the last one. Any
-    other name stands for any tensor.
+    node; all of them are float32 on one device, and only nodes of the pattern read them
+    or wait for them, but for the last one. Any other name stands for any other tensor.
     """
 
     def __init__(self, text: str, **ops: Iterable[str]) -> None:
@@ -162,16 +147,15 @@ class Pattern:
             op, operands = call.removesuffix(")").split("(")
             known = frozenset(ops.get(op, op.split("|")))
             self._lines.append(_Line(name, known, tuple(operands.split(", "))))
-        self._inner = {line.name for line in self._lines}
 
-    def match(self, graph: PricedGraph, name: str, node: Node) -> dict[str, Port]:
-        """Return what the names stand for if one of them is a node; else nothing."""
-        found = self._extended(graph, {name: Port(node.index, 0)}, self._lines)
-        return next((each for each in found if self._is_closed(graph, each)), {})
-
-    def nodes(self, graph: PricedGraph, match: Mapping[str, Port]) -> tuple[Node, ...]:
-        """Return the nodes of a match in the order of the lines."""
-        return tuple(graph.view.nodes[match[line.name].node] for line in self._lines)
+    def match(self, graph: PricedGraph, name: str, node: Node) -> Found | None:
+        """Return what is found where one of the names is a node, if anything."""
+        for ports in self._extended(graph, {name: Port(node.index, 0)}, self._lines):
+            lines = (line.name for line in self._lines)
+            found = Found(ports, {n: graph.view.nodes[ports[n].node] for n in lines})
+            if _is_closed(graph, found):
+                return found
+        return None
 
     def _extended(
         self, graph: PricedGraph, match: dict[str, Port], lines: Sequence[_Line]
@@ -180,62 +164,70 @@ class Pattern:
         if not lines:
             yield match
             return
-        line = next(each for each in lines if self._hangs_on(each, match))
+        reached = {line.name for line in self._lines} & match.keys()
+        line = next(each for each in lines if reached.intersection(_names(each)))
         others = [each for each in lines if each is not line]
-        for node in self._candidates(graph, match, line):
-            for operands in _orders(node):
-                pairs = dict(zip(line.operands, operands, strict=False))
-                pairs[line.name] = Port(node.index, 0)
-                agree = all(match.get(n, port) == port for n, port in pairs.items())
-                if agree and len(operands) == len(line.operands):
+        known = match[next(name for name in _names(line) if name in reached)].node
+        is_known = line.name in reached
+        for i in [known] if is_known else dict.fromkeys(graph.view.read_by(known)):
+            node = graph.view.nodes[i]
+            if node.op not in line.ops or len(node.inputs) != len(line.operands):
+                continue
+            commutes = node.op in _COMMUTATIVE and len(node.inputs) == 2
+            for inputs in (node.inputs, node.inputs[::-1])[: 1 + commutes]:
+                pairs = {
+                    line.name: Port(i, 0),
+                    **dict(zip(line.operands, inputs, strict=True)),
+                }
+                if all(match.get(n, port) == port for n, port in pairs.items()):
                     yield from self._extended(graph, {**match, **pairs}, others)
 
-    def _hangs_on(self, line: _Line, match: Mapping[str, Port]) -> bool:
-        known = self._inner & match.keys()
-        return line.name in known or not known.isdisjoint(line.operands)
 
-    def _candidates(
-        self, graph: PricedGraph, match: Mapping[str, Port], line: _Line
-    ) -> Iterator[Node]:
-        """Yield the nodes that a line may stand for."""
-        if line.name in match:
-            nodes = iter([graph.view.nodes[match[line.name].node]])
-        else:
-            known = next(o for o in line.operands if o in self._inner & match.keys())
-            nodes = iter(graph.readers(graph.view.nodes[match[known].node]))
-        return (node for node in nodes if node.op in line.ops)
+def _names(line: _Line) -> tuple[str, ...]:
+    return (line.name, *line.operands)
 
-    def _is_closed(self, graph: PricedGraph, match: Mapping[str, Port]) -> bool:
-        """Return whether others read, and wait for, the last node alone."""
-        nodes = self.nodes(graph, match)
-        own = {node.index for node in nodes}
-        return len(own) == len(nodes) and not any(
+
+def _is_closed(graph: PricedGraph, found: Found) -> bool:
+    """Return whether distinct nodes of one kind hide all but the last from others."""
+    nodes = list(found.nodes.values())
+    own = {node.index for node in nodes}
+    others = (
+        port.node for name, port in found.ports.items() if name not in found.nodes
+    )
+    return (
+        len(own) == len(nodes)
+        and own.isdisjoint(others)
+        and len({node.place for node in nodes}) == 1
+        and all(is_float32(node) for node in nodes)
+        and not any(
             graph.view.control_readers(node.index)
             or not own.issuperset(graph.view.read_by(node.index))
             for node in nodes[:-1]
         )
+    )
 
 
-def _orders(node: Node) -> Iterator[tuple[Port, ...]]:
-    yield node.inputs
-    if node.op in _COMMUTATIVE and len(node.inputs) == 2:
-        yield node.inputs[::-1]
+def is_float32(node: Node) -> bool:
+    """Return whether a node of one type computes in float32."""
+    return bool(node.proto.attr["T"].type == DT_FLOAT)
 
 
-class Match(Protocol):
-    """What a rule has found in a graph."""
+class Match(NamedTuple):
+    """Where a rule applies.
 
-    @property
-    def root(self) -> Node:
-        """What it begins with."""
+    Attributes:
+      root: what it begins with.
+      seconds: that the rule saves per step; 0.0 where that is uncertain.
+      near: further nodes are called after it, and are on its device.
+      anchor: what it reads; constants wait for that, and so are in its loop.
+      write: puts nodes in the place of it, under the names of all that are replaced.
+    """
 
-    def seconds(self, graph: PricedGraph) -> float:
-        """Return what the rule saves per step; 0.0 where that is uncertain."""
-
-    def write(
-        self, graph: PricedGraph, new_nodes: Callable[[Node, Port], NewNodes]
-    ) -> None:
-        """Put nodes in the place of it, under the names of all that are replaced."""
+    root: Node
+    seconds: float
+    near: Node
+    anchor: Port
+    write: Callable[[NewNodes], None]
 
 
 class NewNodes:
@@ -250,8 +242,7 @@ class NewNodes:
         graph: PricedGraph,
         edited: Graph,
         shapes: dict[str, tuple[Shape | None, ...]],
-        root: Node,
-        anchor: Port,
+        match: Match,
     ) -> None:
         """Begin without any.
 
@@ -259,15 +250,17 @@ class NewNodes:
           graph: that they are for.
           edited: the same, as it becomes.
           shapes: of its nodes.
-          root: further nodes are called after it, and are on its device.
-          anchor: what it reads; constants wait for that, and so are in its loop.
+          match: in the place of which they are put.
         """
         self._graph = graph
         self._edited = edited
-        self._root = root
-        self._anchor = anchor
+        self._near, self._anchor = match.near, match.anchor
         self._count = 0
         self.shapes = shapes
+
+    def text(self, port: Port) -> str:
+        """Return how inputs name a tensor of the graph."""
+        return port_text(self._graph.view, port)
 
     def replace(self, given: Node, made: NodeDef) -> NodeDef:
         """Put a node in the place of a given one, under its name."""
@@ -283,11 +276,11 @@ class NewNodes:
 
     def add(self, node: NodeDef, what: str, shape: Shape) -> str:
         """Take in a further node, and return its name."""
-        name = f"{self._root.name}/tf_amp_{self._count}_{what}"
+        name = f"{self._near.name}/tf_amp_{self._count}_{what}"
         self._count += 1
         node.name = self._edited.unused(name)
-        node.device = self._root.device
-        mark(node, self._root.proto)
+        node.device = self._near.device
+        mark(node, self._near.proto)
         self.shapes[node.name] = (shape,)
         return self._edited.add(node)
 
@@ -296,24 +289,17 @@ class NewNodes:
 
         Of constants alone that is a constant, too: its result.
         """
-        operands = [self._constant(text) for text in inputs]
-        known = [tf.make_ndarray(c) for c in operands if c is not None]
+        operands = [self._edited.nodes.get(text) for text in inputs]
+        known = [node for node in operands if node and node.op == "Const"]
         if len(known) == len(inputs):
-            return self.add(self.constant(_FOLDED[op](*known), DT_FLOAT), what, shape)
+            values = (tf.make_ndarray(node.attr["value"].tensor) for node in known)
+            return self.add(self.constant(_FOLDED[op](*values), DT_FLOAT), what, shape)
         types = {"Tshape": DT_INT32} if op == "Reshape" else {}
         return self.add(new_node(op, inputs=inputs, T=DT_FLOAT, **types), what, shape)
 
-    def _constant(self, name: str) -> TensorProto | None:
-        """Return the value of a constant of the graph, or of a new one."""
-        nodes, index = self._graph.view.nodes, self._graph.view.index
-        is_given = name in index
-        node = nodes[index[name]].proto if is_given else self._edited.nodes.get(name)
-        is_constant = node is not None and node.op == "Const"
-        return node.attr["value"].tensor if node and is_constant else None
-
     def shaped(self, port: Port, shape: tuple[int, ...]) -> str:
         """Return what holds the values of a port in some shape."""
-        text = port_text(self._graph.view, port)
+        text = self.text(port)
         if self._graph.shape(port) == shape:
             return text
         return self.computed("Reshape", "values", (text, self.sizes(shape)), shape)

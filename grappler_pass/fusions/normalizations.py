@@ -31,14 +31,16 @@ statistics; where the kernel averages them itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import functools
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.fusions.matching import (
+    Found,
+    Match,
     NewNodes,
     Pattern,
     PricedGraph,
@@ -49,10 +51,11 @@ from grappler_pass.fusions.matching import (
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import attr_of, kernel_exists
-from grappler_pass.graph.view import GraphView, Node, Port, port_text
+from grappler_pass.graph.view import GraphView, Node, Port
 
 KERNEL = "_MklLayerNorm"
 _MOST_AXES = 3
+_VECTORS = ("gamma", "beta")
 # What Keras writes that reads or writes whole tensors.
 _PASSES = ("Mean", "SquaredDifference", "Mean", "Mul", "Mul", "Mul", "AddV2", "AddV2")
 # What the kernel takes for a tensor of any size: on two cores 16 x 64 values take 0.27
@@ -89,106 +92,48 @@ _NORMS = ("FusedBatchNormV3", "_FusedBatchNormEx")
 _GRADIENTS = ("FusedBatchNormGradV3", "_FusedBatchNormGradEx")
 # By how much the kernel averages statistics itself.
 _FACTOR = "exponential_avg_factor"
-# Of a normalization: inputs, and outputs.
-_INPUT, _MEAN, _SAVED = 0, 1, 3
-# Of its gradient.
-_GRADIENT_INPUT, _GRADIENT_SAVED = 1, 3
+# Outputs of a normalization.
+_MEAN, _SAVED = 1, 3
 
 
-class Normalization(NamedTuple):
-    """One as Keras 3 writes it.
-
-    Attributes:
-      x: what is normalized.
-      gamma: one value per channel.
-      beta: one value per channel.
-      epsilon: what is added to the variance.
-      nodes: all that lies between; only the last is read elsewhere.
-      shape: static shape of `x`.
-      channels: its last size.
-    """
-
-    x: Port
-    gamma: Port
-    beta: Port
-    epsilon: float
-    nodes: tuple[Node, ...]
-    shape: Shape
-    channels: int
-
-    @property
-    def root(self) -> Node:
-        """What adds the last of three terms."""
-        return self.nodes[-1]
-
-    def seconds(self, graph: PricedGraph) -> float:
-        """Return what one kernel saves per step; 0.0 where that is uncertain."""
-        root, shape = self.root, self.shape
-        saved = sum(graph.pass_seconds(root, op, shape) for op in _PASSES)
-        kernel = graph.pass_seconds(root, KERNEL, shape, (self.channels,))
-        return graph.gain(root, saved, _CALL_SECONDS + kernel, _LEAST_RATIO)
-
-    def write(
-        self, graph: PricedGraph, new_nodes: Callable[[Node, Port], NewNodes]
-    ) -> None:
-        """Put one kernel in for all; what nothing reads any more takes no time."""
-        root, channels = self.root, self.channels
-        new = new_nodes(root, self.x)
-        vectors = (self.gamma, self.beta)
-        gamma, beta = (new.shaped(port, (channels,)) for port in vectors)
-        for node in self.nodes[:-1]:
-            new.hand_on(node, root.name)
-            new.shapes[node.name] = (self.shape,)
-        x = port_text(graph.view, self.x)
-        is_folded = len(self.shape) > _MOST_AXES
-        if is_folded:
-            rows = (x, new.sizes((-1, channels)))
-            x = new.computed("Reshape", "rows", rows, (None, channels))
-        awaited = sorted({text for node in self.nodes for text in controls(node)})
-        kernel = part_of(root, KERNEL, x, gamma, beta, *awaited)
-        kernel.attr["epsilon"].f = self.epsilon
-        if is_folded:
-            normalized = new.add(kernel, "normalized", (None, channels))
-            sizes = new.sizes(tuple(-1 if s is None else s for s in self.shape))
-            kernel = part_of(root, "Reshape", normalized, sizes)
-        new.replace(root, kernel)
-
-
-def normalizations(graph: PricedGraph) -> Iterator[Normalization]:
+def normalizations(graph: PricedGraph) -> Iterator[Match]:
     """Yield the normalizations of layers that the kernel takes."""
     types = (("T", int(DT_FLOAT)),)
-    for node in graph.view.nodes:
-        if node.op != "Rsqrt" or node.device_type != "CPU":
+    for rsqrt in graph.view.nodes:
+        if rsqrt.op != "Rsqrt" or rsqrt.device_type != "CPU":
             continue
-        if not kernel_exists(KERNEL, types, node.device_type):
+        if not kernel_exists(KERNEL, types, rsqrt.device_type):
             return
-        each = _around(graph, node)
-        if each is not None and graph.may_change(*each.nodes):
-            yield each
-
-
-def _around(graph: PricedGraph, rsqrt: Node) -> Normalization | None:
-    """Return the normalization that a reciprocal root belongs to, if it does to one."""
-    for pattern in _PATTERNS:
-        ports = pattern.match(graph, "rsqrt", rsqrt)
-        nodes = pattern.nodes(graph, ports) if ports else ()
-        shape = graph.shape(ports["x"]) if ports else None
-        epsilon = _scalar(graph.view, ports["epsilon"]) if ports else None
-        if not ports or epsilon is None or not shape or not shape[-1]:
+        all_found = (pattern.match(graph, "rsqrt", rsqrt) for pattern in _PATTERNS)
+        found = next((f for f in all_found if f and _is_of_layer(graph, f)), None)
+        if found is None or not graph.may_change(*found.nodes.values()):
             continue
-        rank, channels = len(shape), shape[-1]
-        x, gamma, beta = (ports[name] for name in ("x", "gamma", "beta"))
-        means = (node for node in nodes if node.op == "Mean")
-        if (
-            rank > 1
-            and (rank <= _MOST_AXES or (shape.count(None) <= 1 and 0 not in shape))
-            and all(node.place == rsqrt.place for node in nodes)
-            and all(node.proto.attr["T"].type == DT_FLOAT for node in nodes)
-            and all(graph.is_per_channel(p, channels, rank) for p in (gamma, beta))
-            and all(_is_over_channels(graph, mean, rank) for mean in means)
-        ):
-            return Normalization(x, gamma, beta, epsilon, nodes, shape, channels)
-    return None
+        last, shape = found.nodes["last"], graph.shape(found.ports["x"]) or ()
+        saved = sum(graph.pass_seconds(last, op, shape) for op in _PASSES)
+        kernel = graph.pass_seconds(last, KERNEL, shape, shape[-1:])
+        seconds = graph.gain(last, saved, _CALL_SECONDS + kernel, _LEAST_RATIO)
+        write = functools.partial(_write_kernel, graph, found, shape)
+        yield Match(last, seconds, last, found.ports["x"], write)
+
+
+def _is_of_layer(graph: PricedGraph, found: Found) -> bool:
+    """Return whether it is of the last axis, of a shape that the kernel takes."""
+    ports, shape = found.ports, graph.shape(found.ports["x"])
+    if not shape or not shape[-1] or _scalar(graph.view, ports["epsilon"]) is None:
+        return False
+    rank, channels = len(shape), shape[-1]
+    # The mean is over the last axis, which it keeps.
+    return (
+        rank > 1
+        and (rank <= _MOST_AXES or (shape.count(None) <= 1 and 0 not in shape))
+        and all(graph.is_per_channel(ports[v], channels, rank) for v in _VECTORS)
+        and all(
+            attr_of(node.proto, "keep_dims").b
+            and _scalar(graph.view, node.inputs[1]) in (-1, rank - 1)
+            for node in found.nodes.values()
+            if node.op == "Mean"
+        )
+    )
 
 
 def _scalar(view: GraphView, port: Port) -> float | None:
@@ -200,80 +145,112 @@ def _scalar(view: GraphView, port: Port) -> float | None:
     return float(value.item()) if value.size == 1 else None
 
 
-def _is_over_channels(graph: PricedGraph, reduction: Node, rank: int) -> bool:
-    """Return whether a mean is over the last axis, which it keeps."""
-    axis = _scalar(graph.view, reduction.inputs[1])
-    keeps = attr_of(reduction.proto, "keep_dims").b
-    return bool(keeps) and axis in (-1, rank - 1)
+def _write_kernel(
+    graph: PricedGraph, found: Found, shape: Shape, new: NewNodes
+) -> None:
+    """Put one kernel in for all; what nothing reads any more takes no time."""
+    *others, last = found.nodes.values()
+    channels = shape[-1] or 0
+    gamma, beta = (new.shaped(found.ports[v], (channels,)) for v in _VECTORS)
+    for node in others:
+        new.hand_on(node, last.name)
+        new.shapes[node.name] = (shape,)
+    x = new.text(found.ports["x"])
+    is_folded = len(shape) > _MOST_AXES
+    if is_folded:
+        rows = (x, new.sizes((-1, channels)))
+        x = new.computed("Reshape", "rows", rows, (None, channels))
+    awaited = sorted({text for node in found.nodes.values() for text in controls(node)})
+    kernel = part_of(last, KERNEL, x, gamma, beta, *awaited)
+    kernel.attr["epsilon"].f = _scalar(graph.view, found.ports["epsilon"]) or 0.0
+    if is_folded:
+        normalized = new.add(kernel, "normalized", (None, channels))
+        sizes = new.sizes(tuple(-1 if size is None else size for size in shape))
+        kernel = part_of(last, "Reshape", normalized, sizes)
+    new.replace(last, kernel)
 
 
-class NormalizedBias(NamedTuple):
-    """A bias in front of a normalization.
-
-    Attributes:
-      root: adds it, by itself or behind the product in one kernel.
-      bias: one value per channel.
-      norm: reads what it gives.
-      channels: how many.
-      sums: gradients of the bias.
-      readers: of the mean.
-    """
-
-    root: Node
-    bias: Port
-    norm: Node
-    channels: int
-    sums: tuple[Node, ...]
-    readers: tuple[Node, ...]
-
-    def seconds(self, graph: PricedGraph) -> float:
-        """Return what is saved per step: whole passes for one over a vector."""
-        norm, vector = self.norm, (self.channels,)
-        own = ["BiasAdd"] if self.root.op == "BiasAdd" else []
-        removed = [*own, *("BiasAddGrad" for _ in self.sums)]
-        shape = graph.result_shape(norm)
-        saved = sum(graph.pass_seconds(norm, op, shape, vector) for op in removed)
-        return graph.gain(norm, saved, graph.pass_seconds(norm, "AddV2", vector))
-
-    def write(
-        self, graph: PricedGraph, new_nodes: Callable[[Node, Port], NewNodes]
-    ) -> None:
-        """Add the bias to the mean, and hand the product on instead."""
-        norm, view, vector = self.norm, graph.view, (self.channels,)
-        new = new_nodes(norm, norm.inputs[_INPUT])
-        self._take_out(view, new)
-        mean = port_text(view, Port(norm.index, _MEAN))
-        terms = mean, new.shaped(self.bias, vector)
-        moved = new.computed("AddV2", "mean", terms, vector)
-        for reader in self.readers:
-            new.replace(reader, with_inputs(reader, {mean: moved}))
-        for node in self.sums:
-            zeros = new.constant(0.0, DT_FLOAT, vector, anchor=node.inputs[0])
-            zeros.device = node.proto.device
-            new.replace(node, zeros)
-
-    def _take_out(self, view: GraphView, new: NewNodes) -> None:
-        biased = self.root
-        if biased.op == "BiasAdd":
-            new.hand_on(biased, port_text(view, biased.inputs[0]))
-            return
-        operands = (port_text(view, port) for port in biased.inputs[:2])
-        new.replace(biased, part_of(biased, parts_of(biased.proto)[0].op, *operands))
-
-
-def normalized_biases(graph: PricedGraph) -> Iterator[NormalizedBias]:
+def normalized_biases(graph: PricedGraph) -> Iterator[Match]:
     """Yield the biases that can be taken out."""
     changed: set[str] = set()
-    for norm in graph.view.nodes:
+    view = graph.view
+    for norm in view.nodes:
         if norm.op not in _NORMS or not _is_of_batch(norm):
             continue
-        each = _bias_of(norm, graph)
-        if each is None or not graph.may_change(each.root, norm):
+        biased = view.nodes[norm.inputs[0].node]
+        is_fused = [part.op for part in parts_of(biased.proto)][1:] == ["BiasAdd"]
+        gradients = _gradients_of(norm, view)
+        layout = _layout(norm)
+        if (
+            not (is_fused or biased.op == "BiasAdd")
+            or biased.place != norm.place
+            or _layout(biased) != layout
+            or gradients is None
+            or not graph.may_change(biased, norm)
+        ):
             continue
-        replaced = {node.name for node in (each.root, *each.readers, *each.sums)}
+        bias = biased.inputs[2 if is_fused else 1]
+        shape = graph.shape(bias)
+        channels = shape[-1] if shape else None
+        if not shape or not channels or not all(size == 1 for size in shape[:-1]):
+            continue
+        vector = (channels,)
+        summing = (
+            view.nodes[reader.node]
+            for gradient in gradients
+            for reader in view.readers(Port(gradient.index, 0))
+        )
+        sums = [
+            node
+            for node in summing
+            if node.op == "BiasAddGrad"
+            and _layout(node) == layout
+            and graph.may_change(node)
+        ]
+        numbers = (reader.node for reader in view.readers(Port(norm.index, _MEAN)))
+        readers = [view.nodes[i] for i in dict.fromkeys(numbers)]
+        replaced = {node.name for node in (biased, *readers, *sums)}
         if changed.isdisjoint(replaced):
             changed |= replaced
-            yield each
+            # Whole passes are saved for one over a vector.
+            removed = ["BiasAdd"] * (biased.op == "BiasAdd") + ["BiasAddGrad"] * len(
+                sums
+            )
+            shape = graph.result_shape(norm)
+            saved = sum(graph.pass_seconds(norm, op, shape, vector) for op in removed)
+            spent = graph.pass_seconds(norm, "AddV2", vector)
+            seconds = graph.gain(norm, saved, spent)
+            write = functools.partial(
+                _move_bias, biased, bias, norm, vector, sums, readers
+            )
+            yield Match(biased, seconds, norm, norm.inputs[0], write)
+
+
+def _move_bias(
+    biased: Node,
+    bias: Port,
+    norm: Node,
+    vector: tuple[int, ...],
+    sums: Sequence[Node],
+    readers: Sequence[Node],
+    new: NewNodes,
+) -> None:
+    """Add a bias to the mean, and hand the product on instead."""
+    if biased.op == "BiasAdd":
+        new.hand_on(biased, new.text(biased.inputs[0]))
+    else:
+        operands = map(new.text, biased.inputs[:2])
+        product = parts_of(biased.proto)[0].op
+        new.replace(biased, part_of(biased, product, *operands))
+    mean = new.text(Port(norm.index, _MEAN))
+    terms = mean, new.shaped(bias, vector)
+    moved = new.computed("AddV2", "mean", terms, vector)
+    for reader in readers:
+        new.replace(reader, with_inputs(reader, {mean: moved}))
+    for node in sums:
+        zeros = new.constant(0.0, DT_FLOAT, vector, anchor=node.inputs[0])
+        zeros.device = node.proto.device
+        new.replace(node, zeros)
 
 
 def _is_of_batch(norm: Node) -> bool:
@@ -282,60 +259,24 @@ def _is_of_batch(norm: Node) -> bool:
     return bool(is_training.b and factor.f == 1.0 and dtype.type == DT_FLOAT)
 
 
-def _bias_of(norm: Node, graph: PricedGraph) -> NormalizedBias | None:
-    view, layout = graph.view, _layout(norm)
-    biased = view.nodes[norm.inputs[_INPUT].node]
-    is_fused = [part.op for part in parts_of(biased.proto)][1:] == ["BiasAdd"]
-    if not is_fused and biased.op != "BiasAdd":
-        return None
-    if biased.place != norm.place or _layout(biased) != layout:
-        return None
-    bias = biased.inputs[2 if is_fused else 1]
-    shape = graph.shape(bias)
-    channels = shape[-1] if shape else None
-    gradients = _gradients_of(norm, view)
-    if gradients is None or shape is None or not channels:
-        return None
-    if any(size != 1 for size in shape[:-1]):
-        return None
-    summing = (
-        view.nodes[reader.node]
-        for gradient in gradients
-        for reader in view.readers(Port(gradient.index, 0))
-    )
-    sums = tuple(
-        node
-        for node in summing
-        if node.op == "BiasAddGrad"
-        and _layout(node) == layout
-        and graph.may_change(node)
-    )
-    readers = graph.distinct(r.node for r in view.readers(Port(norm.index, _MEAN)))
-    return NormalizedBias(biased, bias, norm, channels, sums, readers)
-
-
 def _layout(node: Node) -> bytes:
     attrs = node.proto.attr
     # Reading an absent key would create it.
     return bytes(attrs["data_format"].s) if "data_format" in attrs else b"NHWC"
 
 
-def _gradients_of(norm: Node, view: GraphView) -> tuple[Node, ...] | None:
+def _gradients_of(norm: Node, view: GraphView) -> list[Node] | None:
     """Return its gradients; None if anything else would see that a bias is gone."""
-    readers = view.readers(norm.inputs[_INPUT])
-    nodes = [view.nodes[r.node] for r in readers if r.node != norm.index]
-    if len(readers) != len(nodes) + 1:
-        return None
-    saved = Port(norm.index, _SAVED)
-    if any(
-        node.op not in _GRADIENTS
-        or node.inputs[_GRADIENT_SAVED] != saved
-        or node.inputs.count(norm.inputs[_INPUT]) != 1
-        or node.inputs[_GRADIENT_INPUT] != norm.inputs[_INPUT]
+    given, saved = norm.inputs[0], Port(norm.index, _SAVED)
+    readers = [r.node for r in view.readers(given) if r.node != norm.index]
+    is_read_once = len(readers) == len(view.readers(given)) - 1
+    nodes = [view.nodes[i] for i in readers]
+    are_gradients = all(
+        node.op in _GRADIENTS
+        and node.inputs[3] == saved
+        and node.inputs.count(given) == 1
+        and node.inputs[1] == given
         for node in nodes
-    ):
-        return None
-    known = {node.index for node in nodes}
-    if any(reader.node not in known for reader in view.readers(saved)):
-        return None
-    return tuple(nodes)
+    )
+    is_hidden = set(readers).issuperset(r.node for r in view.readers(saved))
+    return nodes if is_read_once and are_gradients and is_hidden else None

@@ -39,35 +39,65 @@ References: tensorflow/core/grappler/optimizers/remapper.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+import functools
+from collections.abc import Iterator
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.annotations import SCALE
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.fusions.matching import (
+    Found,
+    Match,
     NewNodes,
+    Pattern,
     PricedGraph,
     controls,
-    other_operand,
+    is_float32,
     part_of,
     with_inputs,
 )
+from grappler_pass.graph.fusions import ROOTS
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, static
 from grappler_pass.graph.type_slots import attr_of
-from grappler_pass.graph.view import Node, Port, port_text
+from grappler_pass.graph.view import Node
 from grappler_pass.planning.prices import NODE_SECONDS
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
-_SUMS = ("Add", "AddV2")
+_FUSED_PRODUCTS = tuple(op for op, root in ROOTS.items() if root in _PRODUCTS)
+# A product whose bias is in its kernel, one with a bias of its own, and one without;
+# behind each a scale with a shift, with a shift behind a shortcut, and alone.
+_SCALED_PRODUCTS = tuple(
+    Pattern(
+        f"{product}\nmul = Mul({biased}, scale)\n{shift}",
+        PRODUCT=_PRODUCTS,
+        FUSED=_FUSED_PRODUCTS,
+        ADDITION=ADDITION_OPS,
+    )
+    for product, biased in (
+        ("product = FUSED(x, weights, bias)", "product"),
+        ("product = PRODUCT(x, weights)\nbetween = BiasAdd(product, bias)", "between"),
+        ("product = PRODUCT(x, weights)", "product"),
+    )
+    for shift in (
+        "add = Add|AddV2(mul, shift)",
+        "shortcut = ADDITION(mul, other)\nadd = Add|AddV2(shortcut, shift)",
+        "",
+    )
+)
 # What is saved must be so many times what is spent: prices are no better than that.
 _LEAST_RATIO = 2.0
 # What runs in each call to find scaled weights and a bias that are kept.
 _NODES_OF_KEPT = 4
+_ROWS = Pattern(
+    """
+    product = MatMul(x, weights)
+    reshape = Reshape(product, sizes)
+    bias = BiasAdd(reshape, vector)
+    """
+)
 # What activations that the remapper knows consist of.
 _ACTIVATIONS = (
     {"Relu"},
@@ -84,303 +114,207 @@ _OPS = frozenset[str]().union(*_ACTIVATIONS)
 _MOST_NODES = 12
 
 
-class Fold(NamedTuple):
-    """A product, the scales of its channels, and what is added to them.
-
-    Attributes:
-      root: the product, with nothing but a bias fused behind it.
-      op: of the product itself.
-      bias: what is added to it before, in its own kernel or by `between`, if anything.
-      between: adds the bias, if not the product's kernel.
-      mul: the only reader.
-      scale: what `mul` multiplies by, one value per channel.
-      channels: how many.
-      weights: static shape of the product's second operand.
-      shortcut: the only reader of `mul` if that adds another result, to which `add`
-        adds; else None.
-      add: the only reader of either if that adds one value per channel; else None.
-      shift: those values.
-    """
-
-    root: Node
-    op: str
-    bias: Port | None
-    between: Node | None
-    mul: Node
-    scale: Port
-    channels: int
-    weights: tuple[int, ...]
-    shortcut: Node | None = None
-    add: Node | None = None
-    shift: Port | None = None
-
-    @property
-    def replaced(self) -> tuple[Node, ...]:
-        """The nodes behind the product that are others afterwards."""
-        return tuple(filter(None, (self.between, self.mul, self.add)))
-
-    @property
-    def scale_shape(self) -> tuple[int, ...]:
-        """How scales broadcast to the weights."""
-        if self.op == "DepthwiseConv2dNative":
-            return self.weights[-2:]
-        if self.op == "MatMul" and attr_of(self.root.proto, "transpose_b").b:
-            return (self.channels, 1)
-        return (self.channels,)
-
-    def seconds(self, graph: PricedGraph) -> float:
-        """Return what a fold saves per step; 0.0 where that is uncertain."""
-
-        def takes(op: str, shape: Shape | None) -> float:
-            return graph.pass_seconds(self.root, op, shape, (self.channels,))
-
-        def takes_if_not_constant(
-            op: str, shape: Shape | None, *operands: Port | None
-        ) -> float:
-            known = (graph.is_constant(port) for port in operands if port)
-            return 0.0 if all(known) else takes(op, shape)
-
-        result = graph.result_shape(self.root)
-        # A bias that is added by a kernel of its own takes as long as a sum.
-        fuses = graph.model(self.root).profile.kind == "cpu"
-        removed = ["Mul", *(["AddV2"] if self.add and fuses else [])]
-        saved = sum(takes(op, result) for op in removed)
-        weights, vector = self.root.inputs[1], (self.channels,)
-        spent = takes_if_not_constant("Mul", self.weights, weights, self.scale)
-        if self.bias is not None:
-            factors = self.bias, self.scale
-            spent += takes_if_not_constant("Mul", vector, *factors)
-            if self.add:
-                spent += takes_if_not_constant("AddV2", vector, *factors, self.shift)
-        if graph.kept >= {weights, self.scale}:
-            spent = min(spent, _NODES_OF_KEPT * NODE_SECONDS)
-        return graph.gain(self.root, saved, spent, _LEAST_RATIO)
-
-    def write(
-        self, graph: PricedGraph, new_nodes: Callable[[Node, Port], NewNodes]
-    ) -> None:
-        """Scale the weights; what multiplied now hands the product on."""
-        view, root = graph.view, self.root
+def folds(graph: PricedGraph) -> Iterator[Match]:
+    """Yield what can be folded, a shift of two products once."""
+    if any(SCALE in node.proto.attr for node in graph.view.nodes):
+        return
+    shifts: set[str] = set()
+    for product in graph.view.nodes:
+        if product.op not in (*_PRODUCTS, *_FUSED_PRODUCTS):
+            continue
+        found = [f for p in _SCALED_PRODUCTS if (f := _scaled(graph, p, product))]
+        if not found or not graph.may_change(*found[0].nodes.values()):
+            continue
+        add = found[0].nodes.get("add")
+        each = found[-1] if add and add.name in shifts else found[0]
+        shifts |= {add.name} if add else set()
+        fold = _Fold(graph, each)
+        weights = product.inputs[1]
         # In the frame of a loop, if the product is in one.
-        new = new_nodes(root, root.inputs[1])
-        vector = (self.channels,)
-        scale = new.shaped(self.scale, self.scale_shape)
-        weights = port_text(view, root.inputs[1])
-        scaled = new.computed("Mul", "weights", (weights, scale), self.weights)
-        x = port_text(view, root.inputs[0])
-        new.replace(root, part_of(root, self.op, x, scaled))
-        *others, last = self.replaced
-        if self.shortcut:
-            other = other_operand(self.shortcut, self.mul)
-            assert other is not None, "as it was found"
-            terms = self.mul.name, port_text(view, other)
+        yield Match(product, fold.seconds(), product, weights, fold.write)
+
+
+def _scaled(graph: PricedGraph, pattern: Pattern, product: Node) -> Found | None:
+    """Return a product whose channels a pattern finds scaled, if it may be folded."""
+    found = pattern.match(graph, "product", product)
+    if found is None or not ends_in_channels(product.proto):
+        return None
+    ports, nodes = found
+    parts = parts_of(product.proto)
+    if product.op in _FUSED_PRODUCTS and [p.op for p in parts[1:]] != ["BiasAdd"]:
+        return None
+    shape, weights = graph.result_shape(product), graph.shape(ports["weights"])
+    if not shape or not shape[-1] or static(weights) is None:
+        return None
+    vectors = (ports[name] for name in ("bias", "scale", "shift") if name in ports)
+    if not all(graph.is_per_channel(p, shape[-1], len(weights or ())) for p in vectors):
+        return None
+    scaled = graph.result_shape(nodes["mul"])
+    is_alike = "other" not in ports or (
+        scaled and graph.shape(ports["other"]) == scaled
+    )
+    return found if is_alike else None
+
+
+class _Fold:
+    """A product, the scales of its channels, and what is added to them."""
+
+    def __init__(self, graph: PricedGraph, found: Found) -> None:
+        self._graph = graph
+        self._ports, self._nodes = found
+        self._product = product = found.nodes["product"]
+        self._op = ROOTS.get(product.op, product.op)
+        self._weights = static(graph.shape(found.ports["weights"])) or ()
+        self._vector = ((graph.result_shape(product) or ())[-1] or 0,)
+
+    def _scale_shape(self) -> tuple[int, ...]:
+        """Return how scales broadcast to the weights."""
+        if self._op == "DepthwiseConv2dNative":
+            return self._weights[-2:]
+        if self._op == "MatMul" and attr_of(self._product.proto, "transpose_b").b:
+            return (*self._vector, 1)
+        return self._vector
+
+    def seconds(self) -> float:
+        """Return what a fold saves per step; 0.0 where that is uncertain."""
+        graph, ports, product = self._graph, self._ports, self._product
+
+        def takes(op: str, shape: Shape | None, *operands: str) -> float:
+            """Return 0.0 for what is computed once, of constants."""
+            nodes = [graph.view.nodes[ports[o].node] for o in operands if o in ports]
+            if nodes and all(node.op == "Const" for node in nodes):
+                return 0.0
+            return graph.pass_seconds(product, op, shape, self._vector)
+
+        result = graph.result_shape(product)
+        # A bias that is added by a kernel of its own takes as long as a sum.
+        fuses = graph.model(product).profile.kind == "cpu"
+        has_shift = "shift" in ports
+        saved = takes("Mul", result)
+        saved += takes("AddV2", result) if has_shift and fuses else 0.0
+        spent = takes("Mul", self._weights, "weights", "scale")
+        if "bias" in ports:
+            spent += takes("Mul", self._vector, "bias", "scale")
+            if has_shift:
+                spent += takes("AddV2", self._vector, "bias", "scale", "shift")
+        if graph.kept >= {ports["weights"], ports["scale"]}:
+            spent = min(spent, _NODES_OF_KEPT * NODE_SECONDS)
+        return graph.gain(product, saved, spent, _LEAST_RATIO)
+
+    def write(self, new: NewNodes) -> None:
+        """Scale the weights; what multiplied now hands the product on."""
+        ports, nodes, product = self._ports, self._nodes, self._product
+        scale = new.shaped(ports["scale"], self._scale_shape())
+        operands = new.text(ports["weights"]), scale
+        scaled = new.computed("Mul", "weights", operands, self._weights)
+        x = new.text(ports["x"])
+        new.replace(product, part_of(product, self._op, x, scaled))
+        behind = (nodes.get(name) for name in ("between", "mul", "add"))
+        *others, last = filter(None, behind)
+        if "shortcut" in nodes:
+            terms = nodes["mul"].name, new.text(ports["other"])
             new.replace(last, part_of(last, "AddV2", *terms))
-            new.hand_on(self.shortcut, self.mul.name)
+            new.hand_on(nodes["shortcut"], nodes["mul"].name)
             *others, last = others
         for node in others:
-            new.hand_on(node, root.name)
-        shift = new.shaped(self.shift, vector) if self.shift else ""
-        if self.bias:
-            factors = new.shaped(self.bias, vector), new.shaped(self.scale, vector)
-            bias = new.computed("Mul", "bias", factors, vector)
+            new.hand_on(node, product.name)
+        shift = new.shaped(ports["shift"], self._vector) if "shift" in ports else ""
+        if "bias" in ports:
+            factors = [
+                new.shaped(ports[name], self._vector) for name in ("bias", "scale")
+            ]
+            bias = new.computed("Mul", "bias", factors, self._vector)
             if shift:
-                bias = new.computed("AddV2", "shift", (bias, shift), vector)
+                bias = new.computed("AddV2", "shift", (bias, shift), self._vector)
             shift = bias
         if not shift:
-            new.hand_on(last, root.name)
+            new.hand_on(last, product.name)
             return
-        added = part_of(last, "BiasAdd", root.name, shift)
+        added = part_of(last, "BiasAdd", product.name, shift)
         added.attr["data_format"].s = b"NHWC"
         awaited = {text for node in others for text in controls(node)}
         new.replace(last, added).input.extend(sorted(awaited.difference(added.input)))
 
 
-def folds(graph: PricedGraph) -> Iterator[Fold]:
-    """Yield what can be folded, a shift of two products once."""
-    nodes = graph.view.nodes
-    if any(SCALE in node.proto.attr for node in nodes):
-        return
-    shifted: set[int] = set()
-    for product in nodes:
-        fold = _fold_behind(product, graph)
-        if fold is None:
-            continue
-        shortcut = filter(None, [fold.shortcut])
-        if not graph.may_change(product, *fold.replaced, *shortcut):
-            continue
-        if fold.add and fold.add.index in shifted:
-            fold = fold._replace(shortcut=None, add=None, shift=None)
-        elif fold.add:
-            shifted.add(fold.add.index)
-        yield fold
+def activations(graph: PricedGraph) -> Iterator[Match]:
+    """Yield what can be activated in rows.
 
-
-def _fold_behind(product: Node, graph: PricedGraph) -> Fold | None:
-    op, *fused = [part.op for part in parts_of(product.proto)] or [product.op]
-    if op not in _PRODUCTS or fused not in ([], ["BiasAdd"]):
-        return None
-    channels = _channels(product, graph)
-    weights = static(graph.shape(product.inputs[1]))
-    if not channels or weights is None or product.proto.attr["T"].type != DT_FLOAT:
-        return None
-    between = None if fused else _only_reader(graph, product, ("BiasAdd",))
-    biased = between or product
-    bias = biased.inputs[-1] if fused or between else None
-    axes = len(weights)
-    if bias and not graph.is_per_channel(bias, channels, axes):
-        return None
-    mul = _only_reader(graph, biased, ("Mul",))
-    scale = other_operand(mul, biased) if mul else None
-    if not mul or not scale or not graph.is_per_channel(scale, channels, axes):
-        return None
-    fold = Fold(product, op, bias, between, mul, scale, channels, weights)
-    return _with_shift(fold, graph)
-
-
-def _with_shift(fold: Fold, graph: PricedGraph) -> Fold:
-    """Return a fold with what is added per channel, if anything."""
-    mul = fold.mul
-    shortcut = _only_reader(graph, mul, ADDITION_OPS)
-    for before, summed in ((mul, None), (shortcut, shortcut)):
-        if before is None or (summed and not _adds_alike(summed, mul, graph)):
-            continue
-        add = _only_reader(graph, before, _SUMS)
-        shift = other_operand(add, before) if add else None
-        if shift and graph.is_per_channel(shift, fold.channels, len(fold.weights)):
-            return fold._replace(shortcut=summed, add=add, shift=shift)
-    return fold
-
-
-def _adds_alike(shortcut: Node, mul: Node, graph: PricedGraph) -> bool:
-    """Return whether two results of the same shape are added."""
-    other = other_operand(shortcut, mul)
-    shape = graph.result_shape(mul)
-    return bool(other and shape and graph.shape(other) == shape)
-
-
-def _channels(product: Node, graph: PricedGraph) -> int | None:
-    """Return how many values one scale each is for; None where they are not last."""
-    shape = graph.result_shape(product)
-    return shape[-1] if shape and ends_in_channels(product.proto) else None
-
-
-def _only_reader(graph: PricedGraph, node: Node, ops: Collection[str]) -> Node | None:
-    """Return what alone reads or waits for a node, if it is one of some ops."""
-    reader = graph.only_reader(node, *ops)
-    if reader is None or reader.place != node.place:
-        return None
-    return reader if reader.proto.attr["T"].type == DT_FLOAT else None
-
-
-class Activation(NamedTuple):
-    """What follows a product of rows that are given more axes.
-
-    Attributes:
-      root: the matrix product, whose only reader is `reshape`.
-      reshape: gives its rows more axes, and is read by the bias alone.
-      nodes: the bias and what activates it; of these only the last is read elsewhere.
-      shape: static shape of the product.
+    Of the bias and what activates it only the last is read elsewhere.
     """
-
-    root: Node
-    reshape: Node
-    nodes: tuple[Node, ...]
-    shape: Shape
-
-    def seconds(self, graph: PricedGraph) -> float:
-        """Return what is saved per step: all passes but for the longest."""
-        passes = [
-            graph.pass_seconds(self.root, node.op, self.shape) for node in self.nodes
-        ]
-        return graph.gain(self.root, sum(passes), max(passes))
-
-    def write(
-        self, graph: PricedGraph, new_nodes: Callable[[Node, Port], NewNodes]
-    ) -> None:
-        """Activate the product in rows; the last node hands on what has more axes."""
-        reshape, last = self.reshape, self.nodes[-1]
-        new = new_nodes(self.root, self.root.inputs[0])
-        for node in self.nodes[:-1]:
-            new.replace(node, self._in_rows(node))
-            new.shapes[node.name] = (self.shape,)
-        rows = new.add(self._in_rows(last), "activation", self.shape)
-        sizes = port_text(graph.view, reshape.inputs[1])
-        new.replace(reshape, part_of(reshape, "Reshape", rows, sizes))
-        new.hand_on(last, reshape.name)
-
-    def _in_rows(self, node: Node) -> NodeDef:
-        """Return the same operation on the product itself."""
-        name = self.reshape.name
-        row = with_inputs(node, dict.fromkeys((name, f"{name}:0"), self.root.name))
-        row.attr.pop("_output_shapes", None)
-        return row
-
-
-def activations(graph: PricedGraph) -> Iterator[Activation]:
-    """Yield what can be activated in rows."""
     for product in graph.view.nodes:
-        if product.op != "MatMul" or product.proto.attr["T"].type != DT_FLOAT:
+        if product.op != "MatMul" or graph.model(product).profile.kind != "cpu":
             continue
-        if graph.model(product).profile.kind != "cpu":
-            continue
-        reshape = graph.only_reader(product, "Reshape")
+        found = _ROWS.match(graph, "product", product)
         shape = graph.result_shape(product)
-        if not reshape or not shape or not _keeps_channels(graph, shape, reshape):
+        if (
+            found is None
+            or not shape
+            or not ends_in_channels(found.nodes["bias"].proto)
+        ):
             continue
-        nodes = _activation_behind(graph, reshape)
-        if not nodes or any(node.place != product.place for node in nodes):
-            continue
-        if graph.may_change(product, reshape, *nodes):
-            yield Activation(product, reshape, nodes, shape)
+        reshape = found.nodes["reshape"]
+        given = graph.result_shape(reshape)
+        nodes = _activated(graph, found.nodes["bias"])
+        keeps_channels = given and shape[-1] and shape[-1] == given[-1]
+        if nodes and keeps_channels and graph.may_change(product, reshape, *nodes):
+            passes = [graph.pass_seconds(product, node.op, shape) for node in nodes]
+            # All passes are saved but for the longest.
+            seconds = graph.gain(product, sum(passes), max(passes))
+            write = functools.partial(_activate_rows, found, nodes, shape)
+            yield Match(product, seconds, product, product.inputs[0], write)
 
 
-def _keeps_channels(graph: PricedGraph, shape: Shape, reshape: Node) -> bool:
-    given = graph.result_shape(reshape)
-    return bool(given and shape[-1] and shape[-1] == given[-1])
-
-
-def _activation_behind(graph: PricedGraph, reshape: Node) -> tuple[Node, ...]:
+def _activated(graph: PricedGraph, bias: Node) -> tuple[Node, ...]:
     """Return a bias and its activation; nothing if there is none that is known."""
-    bias = graph.only_reader(reshape, "BiasAdd")
-    if bias is None or bias.inputs[0].node != reshape.index:
-        return ()
-    if not ends_in_channels(bias.proto):
-        return ()
+    view = graph.view
     nodes: tuple[Node, ...] = (bias,)
     while len(nodes) < _MOST_NODES:
-        following = _following(graph, nodes)
+        known = {node.index for node in nodes}
+        readers = (view.nodes[i] for node in nodes for i in view.read_by(node.index))
+        following = next(
+            (
+                reader
+                for reader in readers
+                if reader.index not in known
+                and reader.op in _OPS
+                and is_float32(reader)
+                and reader.place == bias.place
+                and not reader.controls
+                and not view.control_readers(reader.index)
+                and all(
+                    graph.shape(p) == () for p in reader.inputs if p.node not in known
+                )
+            ),
+            None,
+        )
         if following is None:
             return ()
-        nodes = (*nodes, following)
-        if _read_outside(graph, nodes) == [following]:
-            ops = {node.op for node in nodes[1:]}
-            return nodes if ops in _ACTIVATIONS else ()
+        nodes, known = (*nodes, following), {*known, following.index}
+        # Of the nodes, those that others read.
+        read = [n for n in nodes if not known.issuperset(view.read_by(n.index))]
+        if read == [following]:
+            return nodes if {node.op for node in nodes[1:]} in _ACTIVATIONS else ()
     return ()
 
 
-def _following(graph: PricedGraph, nodes: Sequence[Node]) -> Node | None:
-    """Return a further node that computes with these and with scalars alone."""
-    known = {node.index for node in nodes}
-    for node in nodes:
-        for reader in graph.readers(node):
-            if reader.index not in known and _computes_with(graph, reader, known):
-                return reader
-    return None
+def _activate_rows(
+    found: Found, nodes: tuple[Node, ...], shape: Shape, new: NewNodes
+) -> None:
+    """Activate a product in rows; the last node hands on what has more axes."""
+    product, reshape = found.nodes["product"], found.nodes["reshape"]
+    names = dict.fromkeys((reshape.name, f"{reshape.name}:0"), product.name)
 
+    def in_rows(node: Node) -> NodeDef:
+        """Return the same operation on the product itself."""
+        row = with_inputs(node, names)
+        row.attr.pop("_output_shapes", None)
+        return row
 
-def _computes_with(graph: PricedGraph, node: Node, known: Collection[int]) -> bool:
-    if node.op not in _OPS or node.controls or graph.view.control_readers(node.index):
-        return False
-    if node.proto.attr["T"].type != DT_FLOAT:
-        return False
-    return all(graph.shape(p) == () for p in node.inputs if p.node not in known)
-
-
-def _read_outside(graph: PricedGraph, nodes: Sequence[Node]) -> list[Node]:
-    """Return those of the nodes that others read."""
-    known = {node.index for node in nodes}
-    return [
-        node
-        for node in nodes
-        if any(reader.index not in known for reader in graph.readers(node))
-    ]
+    *inner, last = nodes
+    for node in inner:
+        new.replace(node, in_rows(node))
+        new.shapes[node.name] = (shape,)
+    rows = new.add(in_rows(last), "activation", shape)
+    sizes = new.text(found.ports["sizes"])
+    new.replace(reshape, part_of(reshape, "Reshape", rows, sizes))
+    new.hand_on(last, reshape.name)

@@ -9,15 +9,11 @@ optimizer's, or a normalization's: `optimizer_fusions` and `layer_fusions` of
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from grappler_pass.annotations import FUSED
 from grappler_pass.costs import OpCall, TensorSpec
-from grappler_pass.eligibility.reads import (
-    variable_of,
-    variables_updated_by_rows,
-)
+from grappler_pass.eligibility.reads import variable_of, variables_updated_by_rows
 from grappler_pass.fusions import (
     CHANNEL_SCALES,
     FLAT_ACTIVATIONS,
@@ -34,9 +30,8 @@ from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.shapes import variable_shape
 from grappler_pass.graph.view import Node, Port
-from grappler_pass.planning.draft import FORCED, PRICED, Draft, Settings
+from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause, Fusion, Reason
-from grappler_pass.planning.prices import NODE_SECONDS
 
 # Element-wise operations and reductions of a kernel's largest operand that Keras writes
 # in its place, counted in the graphs of Keras 3.15; gradients among them.
@@ -58,7 +53,7 @@ _OPERATIONS = {
 _GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
 _IN_FLOAT16 = "weights times small scales may lose bits in float16"
 # In this order, since constants of a normalization wait for what activates its input.
-_MATCHES: Mapping[str, Callable[[PricedGraph], Iterable[Match]]] = {
+_MATCHES: Mapping[str, Callable[[PricedGraph], Iterator[Match]]] = {
     CHANNEL_SCALES: folds,
     FLAT_ACTIVATIONS: activations,
     LAYER_NORMS: normalizations,
@@ -74,30 +69,44 @@ def fuse(draft: Draft) -> Draft:
     ones may lose bits that they keep by themselves.
     """
     settings = draft.settings
-    graph = PricedGraph(draft.view, draft.shapes, settings.models)
-    draft = dataclasses.replace(draft, traced_fusions=traced_kernels(graph))
+    traced = traced_kernels(PricedGraph(draft.view, draft.shapes, settings.models))
+    draft = dataclasses.replace(draft, traced_fusions=traced)
     if settings.fuses or settings.opt_level not in (PRICED, *FORCED):
         return draft
     if any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes):
         return draft
-    for rule in _MATCHES:
-        draft = _fused_by(rule, draft)
+    for rule, matches_in in _MATCHES.items():
+        kept, why_off = frozenset[Port](), None
+        if rule == CHANNEL_SCALES and kept_weights.is_wanted(settings):
+            kept = kept_weights.ports_of_variables(draft.view)
+        if rule not in settings.fusions:
+            why_off = Reason(Cause.FUSION_OFF)
+        elif rule == CHANNEL_SCALES and settings.low_dtype == "float16":
+            why_off = Reason(Cause.FUSION_OFF, _IN_FLOAT16)
+        graph = PricedGraph(draft.view, draft.shapes, settings.models, kept)
+        matches = list(matches_in(graph))
+        seconds = [(match.root, match.seconds) for match in matches]
+        draft = _with_rewrites(draft, rule, seconds, why_off)
+        paying = [match for match in matches if match.seconds > 0.0 and not why_off]
+        if paying:
+            draft = _written(draft, graph, paying)
     return draft
 
 
-def _why_off(rule: str, settings: Settings) -> Reason | None:
-    """Return why a rule does nothing here; None where it may."""
-    if rule not in settings.fusions:
-        return Reason(Cause.FUSION_OFF)
-    in_doubt = rule == CHANNEL_SCALES and settings.low_dtype == "float16"
-    return Reason(Cause.FUSION_OFF, _IN_FLOAT16) if in_doubt else None
+def _written(draft: Draft, graph: PricedGraph, matches: Iterable[Match]) -> Draft:
+    """Return the draft of a graph in which some matches are replaced."""
+    edited, shapes = Graph(draft.graph_def), dict(draft.shapes)
+    for match in matches:
+        match.write(NewNodes(graph, edited, shapes, match))
+    graph_def = edited.to_graph_def()
+    view = draft.view_of(graph_def)
+    return dataclasses.replace(draft, graph_def=graph_def, view=view, shapes=shapes)
 
 
 def keep_weights(draft: Draft) -> Draft:
     """Return the draft with a graph that keeps what it computes of variables alone.
 
-    Where XLA compiles a graph, or the process is none that keeps weights, it stays as
-    it is.
+    Unchanged where XLA compiles the graph, or the process is none that keeps weights.
     """
     settings = draft.settings
     if not kept_weights.is_wanted(settings) or draft.shapes is None:
@@ -110,12 +119,10 @@ def keep_weights(draft: Draft) -> Draft:
     plan = dataclasses.replace(
         draft.plan, fusions=draft.fusions, declined_fusions=draft.declined_fusions
     )
-    draft = dataclasses.replace(draft, plan=plan)
-    paying = [each for each in found if each.seconds > 0.0]
-    if not paying:
-        return draft
-    rewritten = kept_weights.rewritten(draft.rewritten, graph, paying)
-    return dataclasses.replace(draft, rewritten=rewritten)
+    rewritten = draft.rewritten
+    if paying := [each for each in found if each.seconds > 0.0]:
+        rewritten = kept_weights.rewritten(rewritten, graph, paying)
+    return dataclasses.replace(draft, plan=plan, rewritten=rewritten)
 
 
 def _with_rewrites(
@@ -144,69 +151,39 @@ def _with_rewrites(
     )
 
 
-def _fused_by(rule: str, draft: Draft) -> Draft:
-    models, kept = draft.settings.models, frozenset[Port]()
-    if rule == CHANNEL_SCALES and kept_weights.is_wanted(draft.settings):
-        kept = kept_weights.ports_of_variables(draft.view)
-    graph = PricedGraph(draft.view, draft.shapes, models, kept)
-    why_off = _why_off(rule, draft.settings)
-    matches = [(each, each.seconds(graph)) for each in _MATCHES[rule](graph)]
-    draft = _with_rewrites(draft, rule, [(m.root, s) for m, s in matches], why_off)
-    paying = [match for match, saved in matches if saved > 0.0 and not why_off]
-    if not paying:
-        return draft
-    edited, shapes = Graph(draft.graph_def), dict(draft.shapes)
-    for match in paying:
-        match.write(graph, functools.partial(NewNodes, graph, edited, shapes))
-    graph_def = edited.to_graph_def()
-    return dataclasses.replace(
-        draft, graph_def=graph_def, view=draft.view_of(graph_def), shapes=shapes
-    )
-
-
 def traced_kernels(graph: PricedGraph) -> tuple[Fusion, ...]:
     """Return the kernels of a graph that take the place of what Keras writes."""
     view = graph.view
     marked = [node for node in view.nodes if FUSED in node.proto.attr]
     updated = variables_updated_by_rows(view) if marked else frozenset()
-
-    def seconds(node: Node) -> float:
+    fusions = []
+    for node in marked:
+        rule, seconds = node.proto.attr[FUSED].s.decode(), 0.0
         if node.op != "ResourceGather":
-            return _seconds_of_kernel(node, graph)
-        is_updated = variable_of(view, node.inputs[0]) in updated
-        return _seconds_of_copy(node, graph) if is_updated else 0.0
-
-    def fusion(node: Node) -> Fusion:
-        rule = node.proto.attr[FUSED].s.decode()
-        return Fusion(rule, node.name, seconds(node), Reason(Cause.TRACED, GAINS[rule]))
-
-    return tuple(map(fusion, marked))
-
-
-def _seconds_of_copy(node: Node, graph: PricedGraph) -> float:
-    """Return what copying the variable takes that rows are read from."""
-    shape = variable_shape(graph.view.nodes[node.inputs[0].node].proto)
-    whole = (TensorSpec(shape, "float32"),)
-    copy = OpCall("DeepCopy", {}, whole, whole)
-    seconds = graph.model(node).price(copy, "float32").seconds
-    return graph.view.weight(node.index) * seconds
+            seconds = _seconds_of_kernel(node, graph)
+        elif variable_of(view, node.inputs[0]) in updated:
+            # The variable that rows are read from is not copied.
+            shape = variable_shape(view.nodes[node.inputs[0].node].proto)
+            whole = (TensorSpec(shape, "float32"),)
+            copy = OpCall("DeepCopy", {}, whole, whole)
+            seconds = graph.model(node).price(copy, "float32").seconds
+        seconds *= view.weight(node.index)
+        traced = Reason(Cause.TRACED, GAINS[rule])
+        fusions.append(Fusion(rule, node.name, seconds, traced))
+    return tuple(fusions)
 
 
 def _seconds_of_kernel(node: Node, graph: PricedGraph) -> float:
-    """Return what a kernel saves per step, as it is predicted."""
+    """Return what one run of a kernel saves, as it is predicted."""
     # All else are handles, scalars and vectors of channels.
     known = map(graph.shape, node.inputs)
     shape = max((s for s in known if s), key=len, default=None)
     if shape is None:
         return 0.0
-    whole = TensorSpec(shape, "float32")
-
-    def seconds(op: str, outputs: tuple[TensorSpec, ...]) -> float:
-        call = OpCall(op, {}, (whole, whole), outputs)
-        return graph.model(node).price(call, "float32").seconds + NODE_SECONDS
-
     gradient = _GRADIENTS.get(node.op)
-    outputs = (whole,) if gradient else ()
-    spent = sum(seconds(op, outputs) for op in filter(None, [node.op, gradient]))
+    spent = sum(
+        graph.pass_seconds(node, op, shape, writes=bool(gradient))
+        for op in filter(None, [node.op, gradient])
+    )
     written = _OPERATIONS.get(node.op, 1) * graph.pass_seconds(node, "Mul", shape)
-    return graph.view.weight(node.index) * (written - spent)
+    return written - spent

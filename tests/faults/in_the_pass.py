@@ -330,7 +330,7 @@ _OF_REWRITES = (
     Fault(
         "A fused normalization has no epsilon.",
         "grappler_pass/fusions/normalizations.py",
-        'kernel.attr["epsilon"].f = self.epsilon',
+        'kernel.attr["epsilon"].f = _scalar(graph.view, found.ports["epsilon"]) or 0.0',
         'kernel.attr["epsilon"].f = 0.0',
         (f"{_PASS}/fusions/test_layer_norms.py",),
     ),
@@ -351,8 +351,8 @@ _OF_REWRITES = (
     Fault(
         "Scales of channels go to the wrong axis of transposed weights.",
         "grappler_pass/fusions/products.py",
-        "            return (self.channels, 1)\n",
-        "            return (self.channels,)\n",
+        "            return (*self._vector, 1)\n",
+        "            return self._vector\n",
         (f"{_PASS}/fusions/test_channel_scales.py",),
     ),
     Fault(
