@@ -20,7 +20,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -66,7 +67,8 @@ from grappler_pass.graph.view import (
     compared_to,
     counts_in,
 )
-from grappler_pass.planning.plan import Decision, Plan
+from grappler_pass.graph.walks import reached
+from grappler_pass.planning.plan import Plan
 
 # Ops that make a list of tensors for elements of a shape, their first input.
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
@@ -91,8 +93,7 @@ class Body:
     weight: float = 1.0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Site:
+class _Site(NamedTuple):
     """A call of a function, as far as it bears on the function's body."""
 
     known: tuple[Known, ...]
@@ -119,8 +120,7 @@ def bodies_of(
     return tuple(bodies)
 
 
-@dataclasses.dataclass(frozen=True)
-class Facts:
+class _Facts(NamedTuple):
     """What a function does with its arguments.
 
     Attributes:
@@ -144,9 +144,16 @@ class _Functions:
     def __init__(self, library: Library, lists: OpLists) -> None:
         self._library = library
         self._lists = lists
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, _Facts] = {}
         self._sites: dict[str, list[_Site]] = {}
-        self._wanted = {name for name in library if self._may_gain(name)}
+        # What has an allow op, or calls what has one, may gain.
+        callers = _callers(library)
+        allowing = (
+            name
+            for name, function in library.items()
+            if any(lists.list_of(node.op) == ALLOW for node in function.node_def)
+        )
+        self._wanted = set(reached(allowing, callers.__getitem__))
 
     def body(self, name: str) -> Body | None:
         """Return the body of a function; None where it can't be taken, or gain."""
@@ -169,35 +176,25 @@ class _Functions:
         )
         return self.noted(body)
 
-    def _may_gain(self, name: str) -> bool:
-        """Return whether a function, or one that it calls, has an allow op."""
-        library = self._library
-        names = (name, *reachable_from(library[name].node_def, library))
-        nodes = (node for each in names for node in library[each].node_def)
-        return any(self._lists.list_of(node.op) == ALLOW for node in nodes)
-
     def noted(self, body: Body) -> Body:
         """Return a body whose item knows of its calls; remember these for later."""
         if not any(call_of(node, self._library) for node in body.graph_def.node):
             return body
-        view = GraphView.from_graph_def(body.graph_def, body.item)
-        item = self._completed(body.item, view)
-        body = dataclasses.replace(body, item=item)
-        behind = behind_barriers(dataclasses.replace(view, item=item))
+        view = self._viewed(body.graph_def, body.item)
+        body = dataclasses.replace(body, item=view.item)
+        unscaled = behind_barriers(view)
         for node, call in self._calls_in(view):
             if self._wanted.isdisjoint(call.functions):
                 continue
-            arguments = node.inputs[call.first :]
+            arguments = list(enumerate(node.inputs[call.first :]))
             weight = body.weight * view.weight(node.index)
             if node.op in WHILE_OPS:
                 weight *= trip_count_of(view, node.index, self._library)
-            site = _Site(
-                tuple(_known(body, view, port) for port in arguments),
-                frozenset(
-                    i for i, p in enumerate(arguments) if behind[p.node] != UNREACHED
-                ),
-                weight,
-            )
+            shapes = (known_shape(body.shapes(), view, port) for _, port in arguments)
+            contents = (tuple(_contents(view, port)) for _, port in arguments)
+            known = map(Known, shapes, contents)
+            behind = (i for i, port in arguments if unscaled[port.node] != UNREACHED)
+            site = _Site(tuple(known), frozenset(behind), weight)
             for name in call.functions:
                 self._sites.setdefault(name, []).append(site)
         return body
@@ -208,8 +205,9 @@ class _Functions:
             if call is not None:
                 yield node, call
 
-    def _completed(self, item: Item, view: GraphView) -> Item:
-        """Return an item that also says what the functions do that a graph calls."""
+    def _viewed(self, graph_def: GraphDef, item: Item) -> GraphView:
+        """Return a graph whose item also says what the functions do that it calls."""
+        view = GraphView.from_graph_def(graph_def, item)
         updates: list[tuple[str, int]] = []
         barriers = list(item.barriers)
         for node, call in self._calls_in(view):
@@ -220,87 +218,75 @@ class _Functions:
             updates.extend((node.name, call.first + i) for i in sorted(updating))
             if any(each.unscales for each in facts):
                 barriers.append(node.name)
-        return dataclasses.replace(
+        item = dataclasses.replace(
             item, updates=tuple(updates), barriers=tuple(barriers)
         )
+        return dataclasses.replace(view, item=item)
 
-    def _facts_of(self, name: str) -> Facts:
-        if name not in self._facts:
-            # A function that calls itself is met a second time.
-            self._facts[name] = Facts()
-            self._facts[name] = self._find(name)
-        return self._facts[name]
-
-    def _find(self, name: str) -> Facts:
+    def _facts_of(self, name: str) -> _Facts:
+        if name in self._facts:
+            return self._facts[name]
+        # A function that calls itself is met a second time.
+        self._facts[name] = _Facts()
         try:
             graph_def, item = graph_from_function(self._library[name], self._library)
         except FunctionError:
-            return Facts()
-        view = GraphView.from_graph_def(graph_def, item)
-        view = dataclasses.replace(view, item=self._completed(item, view))
-        behind = behind_barriers(view)
-        unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
-        readers = [view.readers(Port(view.index[name], 0)) for name in item.feed]
-        unread = (number for number, read_by in enumerate(readers) if not read_by)
-        arguments = enumerate(self._library[name].signature.input_arg)
-        floats = {number for number, arg in arguments if arg.type in FLOATING}
-        updating = floats.intersection(self._updating(view, readers))
-        return Facts(frozenset(updating), frozenset(unread), unscales)
-
-    def _updating(
-        self, view: GraphView, readers: Sequence[Sequence[Reader]]
-    ) -> Iterator[int]:
-        """Yield the arguments of which every live reader is an update, or feeds one."""
+            return self._facts[name]
+        view = self._viewed(graph_def, item)
         region = state_update_region(view, self._lists)
-        live = live_nodes(view)
-        by_calls = set(view.item.updates)
+        live, by_calls = live_nodes(view), set(view.item.updates)
 
-        def serves_update(reader: Reader) -> bool:
+        def is_harmless(reader: Reader) -> bool:
+            """Return whether a reader is an update, feeds one, or does not run."""
             node = view.nodes[reader.node]
             in_region = region[reader.node] != UNREACHED or is_update(node.op)
-            return in_region or (node.name, reader.input) in by_calls
+            updates = in_region or (node.name, reader.input) in by_calls
+            return updates or reader.node not in live
 
-        for number, found in enumerate(readers):
-            if found and all(r.node not in live or serves_update(r) for r in found):
-                yield number
+        updating, unread = set(), set()
+        arguments = self._library[name].signature.input_arg
+        for number, arg in enumerate(arguments):
+            readers = view.readers(Port(view.index[arg.name], 0))
+            if not readers:
+                unread.add(number)
+            elif arg.type in FLOATING and all(map(is_harmless, readers)):
+                updating.add(number)
+        behind = behind_barriers(view)
+        unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
+        self._facts[name] = _Facts(frozenset(updating), frozenset(unread), unscales)
+        return self._facts[name]
 
 
-def _known(body: Body, view: GraphView, port: Port) -> Known:
-    shape = known_shape(body.shapes(), view, port)
-    return Known(shape, tuple(_contents(view, _source(view, port))))
+def _callers(library: Library) -> Mapping[str, list[str]]:
+    """Return the functions that call each function of a library."""
+    callers: dict[str, list[str]] = {name: [] for name in library}
+    for name, function in library.items():
+        for called in {
+            n for each in function.node_def for n in called_by(each, library)
+        }:
+            callers[called].append(name)
+    return callers
 
 
-def _source(view: GraphView, port: Port) -> Node:
-    """Return the node that makes a handle, through names and loops."""
+def _contents(view: GraphView, port: Port) -> Iterator[tuple[int, Shape | None]]:
+    """Yield dtype and shape of what a handle refers to, where its maker says so."""
     node = view.nodes[port.node]
     while node.op == "Identity" or node.op in WHILE_OPS:
         # What goes around a loop comes out with the number that it went in by.
         port = node.inputs[port.output]
         node = view.nodes[port.node]
-    return node
-
-
-def _contents(view: GraphView, node: Node) -> Iterator[tuple[int, Shape | None]]:
-    """Yield dtype and shape of what a handle refers to, where its node says so."""
     attr = node.proto.attr
     if "_handle_dtypes" in attr and "_handle_shapes" in attr:
         dtypes = attr["_handle_dtypes"].list.type
         shapes = attr["_handle_shapes"].list.shape
-        for dtype, shape in zip(dtypes, shapes, strict=False):
-            yield dtype, shape_from_proto(shape)
+        yield from zip(dtypes, map(shape_from_proto, shapes), strict=False)
     elif node.op in _LISTS:
-        yield attr["element_dtype"].type, _element_shape(view, node)
-
-
-def _element_shape(view: GraphView, node: Node) -> Shape | None:
-    """Return the shape that a list of tensors was made for."""
-    source = view.nodes[node.inputs[0].node]
-    if source.op != "Const":
-        return None
-    sizes = tf.make_ndarray(source.proto.attr["value"].tensor)
-    if sizes.ndim == 0:
-        return None
-    return tuple(int(size) if size >= 0 else None for size in sizes)
+        source, shape = view.nodes[node.inputs[0].node].proto, None
+        if source.op == "Const":
+            sizes = tf.make_ndarray(source.attr["value"].tensor)
+            if sizes.ndim:
+                shape = tuple(int(size) if size >= 0 else None for size in sizes)
+        yield attr["element_dtype"].type, shape
 
 
 def trip_count_of(view: GraphView, node: int, library: Library) -> float:
@@ -319,21 +305,13 @@ def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
     for port in compared_to(inside.nodes, inside.index[item.fetch[0]]):
         bound = inside.source(port, ("Identity",))
         if bound.name in item.feed:
-            argument = item.feed.index(bound.name)
-            yield from _bound_outside(view, loop, argument, library)
-        else:
-            yield from counts_in(bound.proto)
-
-
-def _bound_outside(
-    view: GraphView, loop: Node, argument: int, library: Library
-) -> Iterator[float]:
-    """Yield a bound that the loop is called with: a constant, or another's count."""
-    bound = view.source(loop.inputs[argument], ("Identity",))
-    if bound.op in WHILE_OPS and bound.index != loop.index:
-        # The loop of a gradient counts to what its forward loop has counted.
-        yield from _bounds(view, bound, library)
-    else:
+            # It is called with the bound: a constant, or another loop's count.
+            argument = loop.inputs[item.feed.index(bound.name)]
+            bound = view.source(argument, ("Identity",))
+            if bound.op in WHILE_OPS and bound.index != loop.index:
+                # The loop of a gradient counts to what its forward loop has counted.
+                yield from _bounds(view, bound, library)
+                continue
         yield from counts_in(bound.proto)
 
 
@@ -356,7 +334,10 @@ def with_bodies(
     library = dict(library_of(graph_def))
     outermost = GraphDef()
     outermost.CopyFrom(changed.get("", graph_def))
-    names = {name: new_name(name) for name in _affected(library, changed)}
+    # What has changed, and what calls what is affected.
+    starts = changed.keys() & library.keys()
+    affected = set(reached(starts, _callers(library).__getitem__))
+    names = {name: new_name(name) for name in library if name in affected}
     for name, copied_name in names.items():
         function = library[name]
         if name in changed:
@@ -375,24 +356,7 @@ def with_bodies(
     return outermost
 
 
-def _affected(library: Library, changed: Mapping[str, GraphDef]) -> tuple[str, ...]:
-    """Name the functions that changed, or that call one that is affected."""
-    affected = {name for name in library if name in changed}
-    count = -1
-    while count < len(affected):
-        count = len(affected)
-        affected |= {
-            name
-            for name, function in library.items()
-            if any(
-                affected.intersection(called_by(n, library)) for n in function.node_def
-            )
-        }
-    return tuple(name for name in library if name in affected)
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanPart:
+class PlanPart(NamedTuple):
     """The plan of one run of a function, and how often it runs per step.
 
     Its name is put before those of its nodes; the outermost graph has none.
@@ -408,20 +372,26 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
 
     What else a plan says is the first part's: the others are started with it.
     """
-    call_seconds = parts[0].plan.call_seconds
+    first = parts[0].plan
     totals = {
-        name: call_seconds
+        name: first.call_seconds
         + sum(
             part.weight * (getattr(part.plan, name) - part.plan.call_seconds)
             for part in parts
         )
         for name in ("seconds_before", "seconds_after")
     }
+    rows = []
+    for name, weight, plan in parts:
+        for row in plan.decisions:
+            node = f"{name}/{row.slot.node}" if name else row.slot.node
+            slot = dataclasses.replace(row.slot, node=node)
+            rows.append(dataclasses.replace(row.times(weight), slot=slot))
     largest = max((part.plan for part in parts), key=lambda p: p.peak_bytes_after)
     errors = (part.weight * part.plan.gain_error for part in parts)
     return dataclasses.replace(
-        parts[0].plan,
-        decisions=tuple(row for part in parts for row in _rows_of(part)),
+        first,
+        decisions=tuple(rows),
         casts=sum(part.plan.casts for part in parts),
         casts_removed=sum(part.plan.casts_removed for part in parts),
         gain_error=math.hypot(*errors),
@@ -431,10 +401,3 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
         weight_bytes_after=largest.weight_bytes_after,
         **totals,
     )
-
-
-def _rows_of(part: PlanPart) -> Iterable[Decision]:
-    for row in part.plan.decisions:
-        name = f"{part.name}/{row.slot.node}" if part.name else row.slot.node
-        slot = dataclasses.replace(row.slot, node=name)
-        yield dataclasses.replace(row.times(part.weight), slot=slot)

@@ -153,15 +153,26 @@ def function_from_graph(graph_def: GraphDef, original: FunctionDef) -> FunctionD
             f"function {original.signature.name!r}: the graph has no node "
             f"{', '.join(sorted(lost))}, which was an argument or a result"
         )
-    names = _names_in_body(nodes, arguments, library_of(graph_def))
+    library = library_of(graph_def)
+    outputs = {name: _outputs(node, library) for name, node in nodes.items()}
+
+    def in_body(text: str) -> str:
+        name, number = split_input(text)
+        if number < 0 or name in arguments:
+            return text
+        written = outputs.get(name) or ()
+        if number >= len(written):
+            raise FunctionError(f"the graph reads {text!r}, which no node writes")
+        return written[number]
+
     for arg, name in zip(original.signature.output_arg, results, strict=True):
-        function.ret[arg.name] = names[nodes[name].input[0]]
+        function.ret[arg.name] = in_body(nodes[name].input[0])
     for node in graph_def.node:
         if node.name in arguments or node.name in results:
             continue
         copy = function.node_def.add()
         copy.CopyFrom(node)
-        copy.input[:] = [names[text] for text in node.input]
+        copy.input[:] = map(in_body, node.input)
         copy.attr.pop(_OUTPUTS, None)
     return function
 
@@ -208,24 +219,6 @@ def _names_in_graph(
     return names, unknown
 
 
-def _names_in_body(
-    nodes: Mapping[str, NodeDef], arguments: set[str], library: Library
-) -> dict[str, str]:
-    """Return how a function's body names what a graph reads, by the graph's names."""
-    names: dict[str, str] = {}
-    outputs = {name: _outputs(node, library) for name, node in nodes.items()}
-    for text in (text for node in nodes.values() for text in node.input):
-        name, number = split_input(text)
-        if number < 0 or name in arguments:
-            names[text] = text
-            continue
-        known = outputs.get(name) or ()
-        if number >= len(known):
-            raise FunctionError(f"the graph reads {text!r}, which no node writes")
-        names[text] = known[number]
-    return names
-
-
 def _outputs(node: NodeDef, library: Library) -> list[str] | None:
     """Name the outputs of a node as a body does; None where its op is not known."""
     if _OUTPUTS in node.attr:
@@ -234,19 +227,15 @@ def _outputs(node: NodeDef, library: Library) -> list[str] | None:
     op_def = op_def_of(node.op) if called is None else called.signature
     if op_def is None:
         return None
-    return [
-        f"{node.name}:{arg.name}:{number}"
-        for arg in op_def.output_arg
-        for number in range(_tensor_count(node, arg, op_def))
-    ]
-
-
-def _tensor_count(node: NodeDef, arg: OpDef.ArgDef, op_def: OpDef) -> int:
-    name = arg.number_attr or arg.type_list_attr
-    if not name:
-        return 1
-    value = attr_of(node, name, op_def)
-    return int(value.i) if arg.number_attr else len(value.list.type)
+    names: list[str] = []
+    for arg in op_def.output_arg:
+        count = 1
+        if arg.number_attr:
+            count = attr_of(node, arg.number_attr, op_def).i
+        elif arg.type_list_attr:
+            count = len(attr_of(node, arg.type_list_attr, op_def).list.type)
+        names += (f"{node.name}:{arg.name}:{number}" for number in range(count))
+    return names
 
 
 def _check_type(signature: OpDef, arg: OpDef.ArgDef) -> None:
@@ -274,7 +263,12 @@ def _argument(function: FunctionDef, index: int, known: Known) -> NodeDef:
         node.op = "_Arg"
         node.attr["T"].type = arg.type
         node.attr["index"].i = index
-        _tell_contents(node, known)
+        if known.contents:
+            dtypes, shapes = zip(*known.contents, strict=True)
+            node.attr["_handle_dtypes"].list.type[:] = dtypes
+            protos = node.attr["_handle_shapes"].list
+            protos.ClearField("shape")
+            protos.shape.extend(map(proto_from_shape, shapes))
         return node
     node.op = "Placeholder"
     node.attr["dtype"].type = arg.type
@@ -287,27 +281,15 @@ def _argument(function: FunctionDef, index: int, known: Known) -> NodeDef:
     return node
 
 
-def _tell_contents(node: NodeDef, known: Known) -> None:
-    if not known.contents:
-        return
-    dtypes, shapes = node.attr["_handle_dtypes"].list, node.attr["_handle_shapes"].list
-    dtypes.ClearField("type")
-    shapes.ClearField("shape")
-    for dtype, shape in known.contents:
-        dtypes.type.append(dtype)
-        shapes.shape.append(proto_from_shape(shape))
-
-
 def _result_names(function: FunctionDef) -> tuple[str, ...]:
     """Name the nodes that stand for the results, unlike any node of the body."""
-    taken = {str(node.name) for node in function.node_def}
-    taken |= {str(arg.name) for arg in function.signature.input_arg}
-    names = []
-    for arg in function.signature.output_arg:
+    signature = function.signature
+    given = (*function.node_def, *signature.input_arg)
+    taken, names = {str(each.name) for each in given}, list[str]()
+    for arg in signature.output_arg:
         name = str(arg.name)
-        while name in taken:
+        while name in taken or name in names:
             name += "_result"
-        taken.add(name)
         names.append(name)
     return tuple(names)
 
@@ -335,21 +317,17 @@ def callers_first(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]
     """
     done: list[str] = []
     met: set[str] = set()
-    waiting = [(name, False) for name in _called(nodes, library)]
-    while waiting:
-        name, callees_done = waiting.pop()
-        if callees_done:
-            done.append(name)
-        elif name not in met:
-            met.add(name)
-            waiting.append((name, True))
-            waiting.extend((n, False) for n in _called(library[name].node_def, library))
+
+    def visit(nodes: Iterable[NodeDef]) -> None:
+        calls = filter(None, (call_of(node, library) for node in nodes))
+        for name in reversed([name for call in calls for name in call.functions]):
+            if name not in met:
+                met.add(name)
+                visit(library[name].node_def)
+                done.append(name)
+
+    visit(nodes)
     return tuple(reversed(done))
-
-
-def _called(nodes: Iterable[NodeDef], library: Library) -> list[str]:
-    calls = (call_of(node, library) for node in nodes)
-    return [name for call in calls if call is not None for name in call.functions]
 
 
 def rename_functions(node: NodeDef, names: dict[str, str]) -> None:

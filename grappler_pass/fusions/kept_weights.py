@@ -18,8 +18,9 @@ the caller's to say (`Settings.keeps_weights`).
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -65,7 +66,7 @@ class Kept(NamedTuple):
       sources: values of variables that they read.
       values: what others read of them.
       device: that they are on.
-      seconds: saved per call where no variable has changed; 0.0 if that is in doubt.
+      seconds: saved per call where no variable has changed; 0.0 if uncertain.
     """
 
     nodes: tuple[int, ...]
@@ -75,79 +76,59 @@ class Kept(NamedTuple):
     seconds: float = 0.0
 
 
-class _Region:
-    """What of a graph its variables alone decide.
+def _region(view: GraphView) -> tuple[set[int], list[int]]:
+    """Return what of a graph its variables alone decide.
 
-    Attributes:
-      sources: nodes that hand a variable's value on, as it is.
-      inner: nodes that compute with those alone, inputs first.
+    That are nodes that hand a variable's value on, unchanged, and nodes that compute
+    with those alone, inputs first.
     """
+    sources: set[int] = set()
+    inner: dict[int, None] = {}
+    reads = unwritten_reads(view)
 
-    def __init__(self, view: GraphView) -> None:
-        """Find the region of a graph."""
-        self._view = view
-        self.sources: set[int] = set()
-        self.inner: dict[int, None] = {}
-        reads = unwritten_reads(view)
-        for i in view.order:
-            node = view.nodes[i]
-            if not _is_here(node):
-                continue
-            if i in reads and self._is_always_read(node):
-                self.sources.add(i)
-            elif self._hangs_on_variables(node):
-                passes = node.op in IDENTITY_OPS and node.inputs[0].node in self.sources
-                if passes:
-                    self.sources.add(i)
-                else:
-                    self.inner[i] = None
-
-    def _is_always_read(self, node: Node) -> bool:
-        """Return whether a variable's value is there in each call."""
-        source = self._view.nodes[node.inputs[0].node]
-        while source.op in IDENTITY_OPS and not source.controls:
-            source = self._view.nodes[source.inputs[0].node]
-        is_given = source.op in VARIABLE_OPS | INPUT_OPS and not source.controls
-        return is_given and not node.controls and self._view.frame(node.index) is None
-
-    def _hangs_on_variables(self, node: Node) -> bool:
-        view = self._view
-        if not node.inputs or not _is_pure(node) or view.frame(node.index) is not None:
-            return False
-        if node.name in view.item.untouchable or node.controls:
-            return False
-        operands = [view.nodes[port.node] for port in node.inputs]
-        known = [self._is_known(each, node.place) for each in operands]
-        return all(known) and any(each.op not in CONSTANT_OPS for each in operands)
-
-    def _is_known(self, node: Node, place: tuple[str, str]) -> bool:
+    def is_known(node: Node, place: tuple[str, str]) -> bool:
         if node.op in CONSTANT_OPS:
-            return all(i in self.sources or i in self.inner for i in node.controls)
-        is_found = node.index in self.sources or node.index in self.inner
-        return is_found and node.place == place
+            return all(i in sources or i in inner for i in node.controls)
+        return (node.index in sources or node.index in inner) and node.place == place
 
-    def components(self) -> Iterator[tuple[int, ...]]:
-        """Yield the nodes that compute with each other's results, inputs first."""
-        inner = tuple(self.inner)
-        place = {i: number for number, i in enumerate(inner)}
-        pairs = [
-            (place.get(port.node, number), number)
-            for i, number in place.items()
-            for port in self._view.nodes[i].inputs
-        ]
-        return (tuple(inner[n] for n in group) for group in connected(pairs))
+    for i in view.order:
+        node = view.nodes[i]
+        is_remote = "/job:" in node.device and "/job:localhost" not in node.device
+        if (
+            node.device_type != "CPU"
+            or is_remote
+            or view.frame(i) is not None
+            or node.controls
+            or not node.inputs
+        ):
+            continue
+        operands = [view.nodes[port.node] for port in node.inputs]
+        if i in reads and _is_always_there(view, operands[0]):
+            sources.add(i)
+        elif (
+            _is_pure(node.op)
+            and node.name not in view.item.untouchable
+            and all(is_known(each, node.place) for each in operands)
+            and any(each.op not in CONSTANT_OPS for each in operands)
+        ):
+            if node.op in IDENTITY_OPS and operands[0].index in sources:
+                sources.add(i)
+            else:
+                inner[i] = None
+    return sources, list(inner)
 
 
-def _is_here(node: Node) -> bool:
-    """Return whether a node runs on a CPU of this machine."""
-    is_remote = "/job:" in node.device and "/job:localhost" not in node.device
-    return node.device_type == "CPU" and not is_remote
+def _is_always_there(view: GraphView, source: Node) -> bool:
+    """Return whether a variable is there in each call."""
+    while source.op in IDENTITY_OPS and not source.controls:
+        source = view.nodes[source.inputs[0].node]
+    return source.op in VARIABLE_OPS | INPUT_OPS and not source.controls
 
 
-def _is_pure(node: Node) -> bool:
-    if node.op in CONTROL_FLOW_OPS or has_effects(node.op) or is_random(node.op):
+def _is_pure(op: str) -> bool:
+    if op in CONTROL_FLOW_OPS or has_effects(op) or is_random(op):
         return False
-    return not why_fixed(node.op, is_listed=False)
+    return not why_fixed(op, is_listed=False)
 
 
 def is_wanted(settings: Settings) -> bool:
@@ -158,8 +139,7 @@ def is_wanted(settings: Settings) -> bool:
 
 def ports_of_variables(view: GraphView) -> frozenset[Port]:
     """Return what hangs on variables alone and can be kept, before types are chosen."""
-    region = _Region(view)
-    nodes = (*region.sources, *region.inner)
+    nodes = itertools.chain(*_region(view))
     return frozenset(port for i in nodes for port in view.output_ports(i))
 
 
@@ -184,25 +164,33 @@ def found(graph: PricedGraph) -> list[Kept]:
     Returns:
       What saves time is better kept than computed.
     """
-    region = _Region(graph.view)
-    drafts = (_kept(graph, region, nodes) for nodes in region.components())
-    priced = [_priced(each, graph) for each in drafts if each]
-    if sum(each.seconds for each in priced) > _LEAST_RATIO * _CALL_SECONDS:
-        return priced
-    return [each._replace(seconds=0.0) for each in priced]
+    view = graph.view
+    sources, inner = _region(view)
+    place = {i: number for number, i in enumerate(inner)}
+    pairs = [
+        (place.get(port.node, number), number)
+        for i, number in place.items()
+        for port in view.nodes[i].inputs
+    ]
+    # Those together that compute with each other's results, inputs first.
+    components = (tuple(inner[n] for n in group) for group in connected(pairs))
+    found = [each for nodes in components if (each := _kept(graph, sources, nodes))]
+    if sum(each.seconds for each in found) > _LEAST_RATIO * _CALL_SECONDS:
+        return found
+    return [each._replace(seconds=0.0) for each in found]
 
 
-def _kept(graph: PricedGraph, region: _Region, nodes: tuple[int, ...]) -> Kept | None:
+def _kept(graph: PricedGraph, sources: Set[int], nodes: tuple[int, ...]) -> Kept | None:
     """Return what can be kept of some nodes, unless something waits for them."""
     view, own = graph.view, frozenset(nodes)
-    waiting = {w for i in nodes for w in view.control_readers(i)}
-    if not all(_is_read_within(view, w, own) for w in waiting):
-        return None
-    sources: dict[Port, None] = {}
-    for i in nodes:
-        for port in view.nodes[i].inputs:
-            if port.node in region.sources:
-                sources[port] = None
+    for waiting in (w for i in nodes for w in view.control_readers(i)):
+        # A constant may, a folded shape for instance, if only these nodes read it:
+        # whoever else read it would wait for what is not computed.
+        readers = (*view.read_by(waiting), *view.control_readers(waiting))
+        if view.nodes[waiting].op not in CONSTANT_OPS or not own.issuperset(readers):
+            return None
+    operands = (port for i in nodes for port in view.nodes[i].inputs)
+    read = tuple(dict.fromkeys(port for port in operands if port.node in sources))
     values = tuple(
         port
         for i in nodes
@@ -211,28 +199,11 @@ def _kept(graph: PricedGraph, region: _Region, nodes: tuple[int, ...]) -> Kept |
     )
     if not values or any(_shape(graph, port) is None for port in values):
         return None
-    return Kept(nodes, tuple(sources), values, view.nodes[nodes[0]].device)
-
-
-def _is_read_within(view: GraphView, waiting: int, own: frozenset[int]) -> bool:
-    """Return whether only some nodes read a constant, a folded shape for instance.
-
-    Whoever else read it would wait for what is not computed.
-    """
-    if view.nodes[waiting].op not in CONSTANT_OPS:
-        return False
-    readers = (*view.read_by(waiting), *view.control_readers(waiting))
-    return own.issuperset(readers)
-
-
-def _priced(kept: Kept, graph: PricedGraph) -> Kept:
-    """Return it with what it saves."""
-    saved = sum(_seconds(graph.view.nodes[i], graph) for i in kept.nodes)
-    added = len(kept.sources) * _NODES_PER_SOURCE + len(kept.values) * _NODES_PER_VALUE
+    saved = sum(_seconds(view.nodes[i], graph) for i in nodes)
+    added = len(read) * _NODES_PER_SOURCE + len(values) * _NODES_PER_VALUE
     spent = added * NODE_SECONDS
-    if saved < _LEAST_RATIO * spent:
-        return kept
-    return kept._replace(seconds=saved - spent)
+    seconds = saved - spent if saved >= _LEAST_RATIO * spent else 0.0
+    return Kept(nodes, read, values, view.nodes[nodes[0]].device, seconds)
 
 
 def _seconds(node: Node, graph: PricedGraph) -> float:

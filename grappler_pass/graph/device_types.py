@@ -62,7 +62,21 @@ def device_type_at(proto: NodeDef, home: Home | None) -> str:
         return named
     if home.device_type == "CPU":
         return "CPU"
-    return home.device_type if _can_run_on(proto, home.device_type) else "CPU"
+    if home.device_type == type_slots.ABSENT_GPU:
+        # This TensorFlow has none of its kernels, so the op's definition decides: what
+        # has to do with floating point runs there.
+        signature = type_slots.signature_of(proto)
+        ports = (arg.dtype for arg in (*signature.inputs, *signature.outputs))
+        attrs = (value.type for value in proto.attr.values())
+        runs_there = not type_slots.FLOATING.isdisjoint((*ports, *attrs))
+    else:
+        types = tuple(
+            (name, value.type)
+            for name, value in sorted(proto.attr.items())
+            if value.WhichOneof("value") == "type"
+        )
+        runs_there = type_slots.kernel_exists(proto.op, types, home.device_type)
+    return home.device_type if runs_there else "CPU"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -70,26 +84,3 @@ def _type_in(device: str) -> str:
     parts = device.rpartition("/")[2].upper().split(":")
     found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
     return "" if found in _NO_TYPES else found
-
-
-def _can_run_on(proto: NodeDef, device_type: str) -> bool:
-    """Return whether an op has a kernel for a node on a device that is no CPU.
-
-    For a GPU of which this TensorFlow has no kernels, its definition decides: what has
-    to do with floating point runs there.
-    """
-    if device_type == type_slots.ABSENT_GPU:
-        return _has_floats(proto)
-    types = tuple(
-        (name, value.type)
-        for name, value in sorted(proto.attr.items())
-        if value.WhichOneof("value") == "type"
-    )
-    return type_slots.kernel_exists(proto.op, types, device_type)
-
-
-def _has_floats(proto: NodeDef) -> bool:
-    signature = type_slots.signature_of(proto)
-    ports = (arg.dtype for arg in (*signature.inputs, *signature.outputs))
-    attrs = (value.type for value in proto.attr.values())
-    return not type_slots.FLOATING.isdisjoint((*ports, *attrs))

@@ -7,10 +7,8 @@ graph, by numbers, for whoever plans; `Graph` is for whoever changes it.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -53,7 +51,8 @@ def new_node(
 ) -> NodeDef:
     """Return a node with attributes of the kinds that its op's definition says."""
     node = NodeDef(name=name, op=op, input=inputs, device=device)
-    kinds = _kinds_of(op)
+    op_def = op_def_of(op)
+    kinds = {attr.name: attr.type for attr in op_def.attr} if op_def else {}
     for key, value in attrs.items():
         # All that an op without a definition has here are types.
         assumed = "list(type)" if isinstance(value, list) else "type"
@@ -81,13 +80,6 @@ def new_constant(
     return new_node("Const", name, inputs, device, dtype=tensor.dtype, value=tensor)
 
 
-@functools.cache
-def _kinds_of(op: str) -> Mapping[str, str]:
-    op_def = op_def_of(op)
-    attrs = () if op_def is None else op_def.attr
-    return {str(attr.name): str(attr.type) for attr in attrs}
-
-
 class Reader(NamedTuple):
     """An input of a node, by its number."""
 
@@ -113,8 +105,8 @@ class Graph:
         self.nodes: dict[str, NodeDef] = {node.name: node for node in graph_def.node}
         self._own: set[str] = set()
         self._names = set(self.nodes)
-        self._before: dict[str, list[str]] = {}
-        self._behind: dict[str, list[str]] = {}
+        # Where nodes stand: beside which, and on which side of it.
+        self._places = {name: (number, 0) for number, name in enumerate(self.nodes)}
         self._readers: dict[str, dict[tuple[str, int], None]] | None = None
 
     def edit(self, name: str) -> NodeDef:
@@ -143,20 +135,22 @@ class Graph:
           behind: the node that it is to follow; else it comes last.
         """
         assert node.name not in self.nodes, node.name
-        if behind:
-            self._behind.setdefault(behind, []).append(node.name)
-        self._take(node)
+        is_last = (len(self._places), 0)
+        place = (self._places[behind][0], 1) if behind else is_last
+        self._take(node, place)
         return str(node.name)
 
     def put(self, node: NodeDef, *before: NodeDef) -> None:
         """Put a node in the place of that of its name, and new ones before it."""
         for position, text in enumerate(texts_of(self.nodes[node.name])):
             self._forget(text, node.name, position)
-        self._before[node.name] = [each.name for each in before]
-        for each in (*before, node):
-            self._take(each)
+        place = self._places[node.name]
+        for each in before:
+            self._take(each, (place[0], -1))
+        self._take(node, place)
 
-    def _take(self, node: NodeDef) -> None:
+    def _take(self, node: NodeDef, place: tuple[int, int]) -> None:
+        self._places[node.name] = place
         self._names.add(node.name)
         self.nodes[node.name] = node
         self._own.add(node.name)
@@ -237,30 +231,21 @@ class Graph:
             if inputs != list(node.input):
                 self.edit(name).input[:] = inputs
             if gone and _COLOCATION in node.attr:
-                _forget_colocation(self.edit(name), gone)
+                # It is no longer colocated with nodes that are gone.
+                attr = self.edit(name).attr
+                values = attr[_COLOCATION].list.s
+                values[:] = [
+                    each for each in values if _colocated_with(each) not in gone
+                ]
+                if not values:
+                    del attr[_COLOCATION]
 
     def to_graph_def(self) -> GraphDef:
         """Return the graph that it has become, in the order of the given one."""
         result = GraphDef(versions=self._given.versions, library=self.library)
-        result.node.extend(self._in_order())
+        ordered = sorted(self.nodes, key=self._places.__getitem__)
+        result.node.extend(self.nodes[name] for name in ordered)
         return result
-
-    def _in_order(self) -> Iterator[NodeDef]:
-        beside = (*self._behind.values(), *self._before.values())
-        placed = set(chain.from_iterable(beside))
-        for name in self.nodes:
-            if name not in placed:
-                before, behind = self._before.get(name, ()), self._behind.get(name, ())
-                yield from (self.nodes[each] for each in (*before, name, *behind))
-
-
-def _forget_colocation(node: NodeDef, gone: Collection[str]) -> None:
-    """Let a node no longer be colocated with nodes that are gone; it is written."""
-    values = node.attr[_COLOCATION].list.s
-    staying = [value for value in values if _colocated_with(value) not in gone]
-    values[:] = staying
-    if not staying:
-        del node.attr[_COLOCATION]
 
 
 def _colocated_with(value: bytes) -> str:

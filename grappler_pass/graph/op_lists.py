@@ -75,13 +75,6 @@ class OpLists:
         """The ops that a user has moved to a list of what may be in 16 bits."""
         return frozenset(o for o in self.moved if self.list_of(o) not in (DENY, None))
 
-    @cached_attribute
-    def _places(self) -> Mapping[str, Listing]:
-        return {
-            op: Listing(name, self.reason_of(op), op)
-            for op, name in self._list_of.items()
-        }
-
     @classmethod
     def for_dtype(cls, low_dtype: str) -> OpLists:
         """Return the lists as shipped for "bfloat16" or "float16".
@@ -120,16 +113,16 @@ class OpLists:
         What may hold an op that stays in float32 stays there as a whole. To any other
         list a fused node follows the product or normalization that it begins with.
         """
-        moved = self.moved and [op for op in ops_within(node) if op in self.moved]
-        if not moved:
-            return self._places.get(node.op) or Listing(None, "", node.op)
-        held = (node.op, *moved)
-        strictest = [o for to in (DENY, None) for o in held if self.list_of(o) == to]
-        roots = [op for op in moved if op == root_of(node.op)]
-        op = (*strictest, *roots, node.op)[0]
-        if op == node.op:
-            return Listing(self.list_of(op), self.reason_of(op), op)
-        reason = ": ".join(filter(None, (f"as {op} in it", self.reason_of(op))))
+        op = node.op
+        moved = self.moved and [each for each in ops_within(node) if each in self.moved]
+        if moved:
+            held = [(self.list_of(each), each) for each in (op, *moved)]
+            strictest = [each for to in (DENY, None) for of, each in held if of == to]
+            roots = [each for each in moved if each == root_of(op)]
+            op = (*strictest, *roots, op)[0]
+        reason = self.reason_of(op)
+        if op != node.op:
+            reason = ": ".join(filter(None, (f"as {op} in it", reason)))
         return Listing(self.list_of(op), reason, op)
 
     def edited(

@@ -48,8 +48,16 @@ def shapes_from_graph_def(graph_def: GraphDef) -> Shapes:
     Raises:
       ValueError: TensorFlow cannot import the graph.
     """
+    copy = GraphDef()
+    copy.CopyFrom(graph_def)
+    # What is made of functions has no version.
+    copy.versions.producer = copy.versions.producer or _SCALARS_SINCE
+    for node in copy.node:
+        # Devices take half the time of an import.
+        node.ClearField("device")
+        node.attr.pop("_class", None)
     with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(_importable(graph_def), name="")
+        tf.graph_util.import_graph_def(copy, name="")
     shaped = graph.as_graph_def(add_shapes=True)
     return {
         node.name: tuple(map(shape_from_proto, node.attr["_output_shapes"].list.shape))
@@ -62,19 +70,6 @@ def known_shape(shapes: Shapes, view: GraphView, port: Port) -> Shape | None:
     """Return the shape of a port; None where it is unknown."""
     outputs = shapes.get(view.nodes[port.node].name, ())
     return outputs[port.output] if port.output < len(outputs) else None
-
-
-def _importable(graph_def: GraphDef) -> GraphDef:
-    """Return a copy free of devices, which take half the time of an import."""
-    copy = GraphDef()
-    copy.CopyFrom(graph_def)
-    # What is made of functions has no version.
-    copy.versions.producer = copy.versions.producer or _SCALARS_SINCE
-    for node in copy.node:
-        node.ClearField("device")
-        if "_class" in node.attr:
-            del node.attr["_class"]
-    return copy
 
 
 def shape_from_proto(proto: TensorShapeProto) -> Shape | None:

@@ -107,8 +107,13 @@ class SlotTable:
         outputs: list[tuple[tuple[int, int], ...]] = []
         for node in view.nodes:
             signature = signature_of(node.proto)
+            args = [*signature.inputs, *signature.outputs]
+            elements = _ELEMENT_TYPES.get(node.op, "")
+            if elements in node.proto.attr:
+                # As if a port had their type.
+                args.append(Arg(elements, 0, node.proto.attr[elements].type))
             numbers: dict[tuple[str, int], int] = {}
-            for arg in (*signature.inputs, *signature.outputs, *_elements(node.proto)):
+            for arg in args:
                 key = (arg.attr, arg.position)
                 if arg.attr and arg.dtype in FLOATING and key not in numbers:
                     numbers[key] = len(slots)
@@ -118,14 +123,8 @@ class SlotTable:
             slots_of.append(tuple(numbers.values()))
             inputs.append(_numbered(signature.inputs, numbers))
             outputs.append(_numbered(signature.outputs, numbers))
-        return cls(
-            tuple(slots),
-            tuple(node_of),
-            tuple(dtypes),
-            tuple(slots_of),
-            tuple(inputs),
-            tuple(outputs),
-        )
+        per_slot = tuple(slots), tuple(node_of), tuple(dtypes)
+        return cls(*per_slot, tuple(slots_of), tuple(inputs), tuple(outputs))
 
     def input_slot(self, node: int, position: int) -> int:
         """Return the slot that governs a data input; NO_SLOT: its type is fixed."""
@@ -172,14 +171,6 @@ class SlotTable:
         return len(self._outputs[node])
 
 
-def _elements(proto: NodeDef) -> tuple[Arg, ...]:
-    """Return the type of a new list's elements as if a port had it."""
-    attr = _ELEMENT_TYPES.get(proto.op)
-    if attr is None or attr not in proto.attr:
-        return ()
-    return (Arg(attr, 0, proto.attr[attr].type),)
-
-
 def _numbered(
     args: tuple[Arg, ...], numbers: dict[tuple[str, int], int]
 ) -> tuple[tuple[int, int], ...]:
@@ -202,8 +193,17 @@ def signature_of(proto: NodeDef) -> Signature:
     """Return what governs each port of a node; empty where its op is unknown."""
     if op_def_of(proto.op) is None:
         return Signature((), ())
-    values = tuple((n, _plain(attr_of(proto, n))) for n in _typing_attrs(proto.op))
-    return _signature(proto.op, values)
+    values: list[tuple[str, int | tuple[int, ...]]] = []
+    for name in _typing_attrs(proto.op):
+        value = attr_of(proto, name)
+        match value.WhichOneof("value"):
+            case "type":
+                values.append((name, value.type))
+            case "i":
+                values.append((name, value.i))
+            case _:
+                values.append((name, tuple(value.list.type)))
+    return _signature(proto.op, tuple(values))
 
 
 @functools.cache
@@ -229,15 +229,6 @@ def attr_of(
     known = op_def or op_def_of(proto.op)
     assert known is not None
     return next(attr.default_value for attr in known.attr if attr.name == name)
-
-
-def _plain(value: AttrValue) -> int | tuple[int, ...]:
-    field = value.WhichOneof("value")
-    if field == "type":
-        return int(value.type)
-    if field == "i":
-        return int(value.i)
-    return tuple(value.list.type)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -266,18 +257,14 @@ def _expand(
     return [Arg(arg.type_attr, 0, dtype)] * repeat
 
 
+@functools.cache
 def admits(op: str, attr: str, dtype: int) -> bool:
     """Return whether the OpDef lets `attr` hold `dtype`."""
-    allowed = _allowed_types(op, attr)
-    return not allowed or dtype in allowed
-
-
-@functools.cache
-def _allowed_types(op: str, attr: str) -> frozenset[int]:
     op_def = op_def_of(op)
     assert op_def is not None
     found = (each.allowed_values.list.type for each in op_def.attr if each.name == attr)
-    return frozenset(next(found, ()))
+    allowed = next(found, ())
+    return not allowed or dtype in allowed
 
 
 @functools.cache

@@ -10,7 +10,8 @@ runs once per iteration.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ class Frame(NamedTuple):
     name: str
     parent: Frame | None
     trip_count: float
+    depth: int
 
     @property
     def weight(self) -> float:
@@ -47,7 +49,7 @@ class Frame(NamedTuple):
         return self.trip_count * outer
 
 
-def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None, ...]:
+def _frames_of(nodes: Sequence[Node], order: Sequence[int]) -> Sequence[Frame | None]:
     """Return the innermost frame of every node.
 
     A node without inputs in a frame (a constant with a control edge from the loop's
@@ -55,29 +57,21 @@ def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None
     """
     frames: list[Frame | None] = [None] * len(nodes)
     if not any(node.op in ENTER_OPS for node in nodes):
-        return tuple(frames)
+        return frames
     trip_counts = _trip_counts(nodes)
     known: dict[tuple[str, Frame | None], Frame] = {}
     for i in order:
         node = nodes[i]
-        outer = _deepest(frames[source] for source in node.sources)
+        around = filter(None, (frames[source] for source in node.sources))
+        frames[i] = outer = max(around, key=lambda frame: frame.depth, default=None)
         if node.op in ENTER_OPS:
             name = node.proto.attr["frame_name"].s.decode()
             count = trip_counts.get(name, TRIP_COUNT_GUESS)
-            frames[i] = known.setdefault((name, outer), Frame(name, outer, count))
+            frame = Frame(name, outer, count, 1 + (outer.depth if outer else 0))
+            frames[i] = known.setdefault((name, outer), frame)
         elif node.op in EXIT_OPS:
             frames[i] = outer.parent if outer else None
-        else:
-            frames[i] = outer
-    return tuple(frames)
-
-
-def _depth(frame: Frame | None) -> int:
-    return 0 if frame is None else 1 + _depth(frame.parent)
-
-
-def _deepest(frames: Iterable[Frame | None]) -> Frame | None:
-    return max(filter(None, frames), key=_depth, default=None)
+    return frames
 
 
 def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
@@ -93,30 +87,26 @@ def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
         for node in nodes
         if node.op == "LoopCond"
     }
+
+    def bounds_of(condition: int) -> Iterator[float]:
+        """Yield the constants that the counters below a condition are compared to."""
+        for port in compared_to(nodes, condition):
+            bound = nodes[port.node]
+            while _hands_on(nodes, bound):
+                bound = nodes[bound.inputs[0].node]
+            if bound.op in EXIT_OPS:
+                forward = conditions.get(_frame_name_above(nodes, bound))
+                # Only an earlier loop: a loop cannot be bounded by its own exit.
+                yield from () if forward is None else bounds_of(forward)
+            else:
+                yield from counts_in(bound.proto)
+
     counts: dict[str, float] = {}
     for frame, condition in conditions.items():
-        bounds = _bounds(nodes, conditions, condition)
-        if bounds and frame is not None:
-            counts[frame] = max(1.0, min(bounds))
+        bound = min(bounds_of(condition), default=None)
+        if bound is not None and frame is not None:
+            counts[frame] = max(1.0, bound)
     return counts
-
-
-def _bounds(
-    nodes: Sequence[Node], conditions: Mapping[str | None, int], condition: int
-) -> list[float]:
-    """Return the constants that the counters below `condition` are compared to."""
-    found: list[float] = []
-    for port in compared_to(nodes, condition):
-        bound = nodes[port.node]
-        while _hands_on(nodes, bound):
-            bound = nodes[bound.inputs[0].node]
-        if bound.op in EXIT_OPS:
-            forward = conditions.get(_frame_name_above(nodes, bound))
-            # Only an earlier loop: a loop cannot be bounded by its own exit.
-            found += [] if forward is None else _bounds(nodes, conditions, forward)
-        else:
-            found += counts_in(bound.proto)
-    return found
 
 
 def compared_to(nodes: Sequence[Node], condition: int) -> Iterator[Port]:
@@ -290,18 +280,35 @@ class GraphView:
             counts = Counter(str(node.name) for node in graph_def.node)
             ((repeated, _),) = counts.most_common(1)
             raise GraphError(f"two nodes are called {repeated!r}")
-        nodes = tuple(
-            _node_from_proto(i, proto, index, home)
-            for i, proto in enumerate(graph_def.node)
-        )
-        readers, control_readers = _index_readers(nodes)
+        nodes: list[Node] = []
+        readers: dict[Port, list[Reader]] = defaultdict(list)
+        control_readers: dict[int, list[int]] = defaultdict(list)
+        for i, proto in enumerate(graph_def.node):
+            inputs: list[Port] = []
+            controls: list[int] = []
+            for text in proto.input:
+                name, output = split_input(text)
+                source = index.get(name)
+                if source is None:
+                    raise GraphError(
+                        f"input {text!r} of node {proto.name!r} names no node"
+                    )
+                if output < 0:
+                    controls.append(source)
+                    control_readers[source].append(i)
+                else:
+                    readers[Port(source, output)].append(Reader(i, len(inputs)))
+                    inputs.append(Port(source, output))
+            where = proto.device, tuple(inputs), tuple(controls), proto
+            device_type = device_type_at(proto, home)
+            nodes.append(Node(i, proto.name, proto.op, *where, device_type))
         return cls(
-            nodes=nodes,
+            nodes=tuple(nodes),
             index=index,
             order=_topological_order(nodes, readers, control_readers),
             item=item or Item(),
-            _readers=readers,
-            _control_readers=control_readers,
+            _readers={port: tuple(found) for port, found in readers.items()},
+            _control_readers={i: tuple(found) for i, found in control_readers.items()},
         )
 
     def readers(self, port: Port) -> tuple[Reader, ...]:
@@ -370,8 +377,8 @@ class GraphView:
         return frozenset(reached(starts, lambda i: self.nodes[i].sources))
 
     @cached_attribute
-    def _frames(self) -> tuple[Frame | None, ...]:
-        return frames_of(self.nodes, self.order)
+    def _frames(self) -> Sequence[Frame | None]:
+        return _frames_of(self.nodes, self.order)
 
 
 def port_text(view: GraphView, port: Port) -> str:
@@ -390,52 +397,10 @@ def split_input(name: str) -> tuple[str, int]:
     return node, int(output)
 
 
-def _node_from_proto(
-    i: int, proto: NodeDef, index: Mapping[str, int], home: Home | None
-) -> Node:
-    inputs: list[Port] = []
-    controls: list[int] = []
-    for text in proto.input:
-        name, output = split_input(text)
-        source = index.get(name)
-        if source is None:
-            raise GraphError(f"input {text!r} of node {proto.name!r} names no node")
-        if output < 0:
-            controls.append(source)
-        else:
-            inputs.append(Port(source, output))
-    return Node(
-        i,
-        proto.name,
-        proto.op,
-        proto.device,
-        tuple(inputs),
-        tuple(controls),
-        proto,
-        device_type_at(proto, home),
-    )
-
-
-def _index_readers(
-    nodes: Iterable[Node],
-) -> tuple[dict[Port, tuple[Reader, ...]], dict[int, tuple[int, ...]]]:
-    readers: dict[Port, list[Reader]] = {}
-    control_readers: dict[int, list[int]] = {}
-    for node in nodes:
-        for i, port in enumerate(node.inputs):
-            readers.setdefault(port, []).append(Reader(node.index, i))
-        for source in node.controls:
-            control_readers.setdefault(source, []).append(node.index)
-    return (
-        {port: tuple(found) for port, found in readers.items()},
-        {source: tuple(found) for source, found in control_readers.items()},
-    )
-
-
 def _topological_order(
-    nodes: tuple[Node, ...],
-    readers: Mapping[Port, tuple[Reader, ...]],
-    control_readers: Mapping[int, tuple[int, ...]],
+    nodes: Sequence[Node],
+    readers: Mapping[Port, Sequence[Reader]],
+    control_readers: Mapping[int, Sequence[int]],
 ) -> tuple[int, ...]:
     """Return node numbers, inputs first, without the edges NextIteration -> Merge."""
     next_nodes: list[list[int]] = [[] for _ in nodes]
@@ -443,20 +408,20 @@ def _topological_order(
         next_nodes[port.node].extend(reader.node for reader in found)
     for source, targets in control_readers.items():
         next_nodes[source].extend(targets)
-
-    waiting = [len(node.inputs) + len(node.controls) for node in nodes]
     for node in nodes:
         if node.op in NEXT_ITERATION_OPS:
-            for target in next_nodes[node.index]:
-                if nodes[target].op in MERGE_OPS:
-                    waiting[target] -= 1
+            targets = next_nodes[node.index]
+            next_nodes[node.index] = [
+                i for i in targets if nodes[i].op not in MERGE_OPS
+            ]
+
+    waiting = [0] * len(nodes)
+    for target in itertools.chain.from_iterable(next_nodes):
+        waiting[target] += 1
     # A queue, not a stack: the order stays close to that of the GraphDef.
     order = [i for i, count in enumerate(waiting) if count == 0]
     for i in order:
-        back_edges = nodes[i].op in NEXT_ITERATION_OPS
         for target in next_nodes[i]:
-            if back_edges and nodes[target].op in MERGE_OPS:
-                continue
             waiting[target] -= 1
             if waiting[target] == 0:
                 order.append(target)
