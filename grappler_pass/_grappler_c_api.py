@@ -150,7 +150,15 @@ def _library() -> ctypes.CDLL:
     Raises:
       GrapplerApiError: no library of this TensorFlow has it.
     """
-    for path in _library_paths():
+    folder = pathlib.Path(tf.sysconfig.get_lib())
+    patterns = (
+        "libtensorflow_cc.so*",
+        "libtensorflow_cc.*dylib",
+        "python/_pywrap_tensorflow_internal.*",
+    )
+    found = (str(path) for pattern in patterns for path in sorted(folder.glob(pattern)))
+    # None is whatever this process has loaded globally.
+    for path in (None, *found):
         try:
             library = ctypes.CDLL(path)
             for name, (result, arguments) in _SIGNATURES.items():
@@ -164,12 +172,3 @@ def _library() -> ctypes.CDLL:
         f"No library of TensorFlow {tf.__version__} in {tf.sysconfig.get_lib()} has "
         "the Grappler C API (TF_NewGraphProperties). Install TensorFlow 2.16 or newer."
     )
-
-
-def _library_paths() -> Iterator[str | None]:
-    """Yield where to look; None is whatever this process has loaded globally."""
-    yield None
-    folder = pathlib.Path(tf.sysconfig.get_lib())
-    for pattern in ("libtensorflow_cc.so*", "libtensorflow_cc.*dylib"):
-        yield from map(str, sorted(folder.glob(pattern)))
-    yield from map(str, sorted(folder.glob("python/_pywrap_tensorflow_internal.*")))

@@ -11,6 +11,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+Reset = TypeVar("Reset", bound=Callable[[], object])
 
 
 class RenewedLock:
@@ -73,19 +76,18 @@ def renewed_lock() -> RenewedLock:
     return lock
 
 
-def per_process(reset: Callable[[], object], **around: Callable[[], object]) -> None:
-    """Have a forked child call a function before it goes on.
+def per_process(reset: Reset, **around: Callable[[], object]) -> Reset:
+    """Have a forked child call a function before it goes on; a decorator, too.
 
     Args:
       reset: what makes state the child's own.
       around: `before` and `after_in_parent`, for what the parent must do as well.
     """
     os.register_at_fork(after_in_child=reset, **around)
+    return reset
 
 
+@per_process
 def _renew_locks() -> None:
     for lock in _locks:
         lock.renew()
-
-
-per_process(_renew_locks)

@@ -65,6 +65,7 @@ def _set_depth(depth: int) -> None:
                 gc.enable()
 
 
+@per_process
 def _forget_other_threads() -> None:
     """Count only the thread that has forked: no other is there in the child."""
     global _pausing_threads
@@ -72,6 +73,3 @@ def _forget_other_threads() -> None:
     _pausing_threads = int(_thread.depth > 0)
     if is_paused and not _pausing_threads and _was_enabled:
         gc.enable()
-
-
-per_process(_forget_other_threads)

@@ -79,9 +79,7 @@ def are_at_hand() -> bool:
     with _Process.lock:
         if _Process.keeps and _Process.library is None:
             try:
-                library = ctypes.CDLL(str(_PATH))
-                _register(library, _framework())
-                _Process.library = library
+                _Process.library = _registered()
             except (OSError, AttributeError, RuntimeError) as error:
                 logging.info("Weights are not kept between calls: %s", error)
                 _Process.keeps = False
@@ -102,30 +100,40 @@ def stop_keeping() -> None:
             _Process.library.tf_amp_stop_keeping()
 
 
-def _framework() -> ctypes.CDLL:
-    """Return TensorFlow's library that has the C API of kernels.
+def _registered() -> ctypes.CDLL:
+    """Return the library of the kernels, registered with TensorFlow.
 
     Raises:
-      OSError: none has it.
+      OSError: it is missing, or no library of TensorFlow has the C API of kernels.
+      RuntimeError: TensorFlow refuses an op.
     """
+    library = ctypes.CDLL(str(_PATH))
     folder = pathlib.Path(tf.sysconfig.get_lib())
-    for path in sorted(folder.glob("libtensorflow_framework*")):
-        library = ctypes.CDLL(str(path))
-        if all(hasattr(library, name) for name in _FUNCTIONS):
-            return library
-    raise OSError(f"no library in {folder} has TensorFlow's C API of kernels")
-
-
-def _register(library: ctypes.CDLL, framework: ctypes.CDLL) -> None:
+    paths = sorted(folder.glob("libtensorflow_framework*"))
+    found = (ctypes.CDLL(str(path)) for path in paths)
+    framework = next((f for f in found if all(hasattr(f, n) for n in _FUNCTIONS)), None)
+    if framework is None:
+        raise OSError(f"no library in {folder} has TensorFlow's C API of kernels")
     functions = [ctypes.cast(getattr(framework, name), _POINTER) for name in _FUNCTIONS]
     library.tf_amp_set_functions((_POINTER * len(functions))(*functions))
     for name in ("TF_NewStatus", "TF_NewOpDefinitionBuilder", "TF_NewKernelBuilder"):
         getattr(framework, name).restype = _POINTER
     framework.TF_Message.restype = ctypes.c_char_p
+    unknown_shape = framework.TF_ShapeInferenceContextSetUnknownShape
     status = _POINTER(framework.TF_NewStatus())
     try:
         for name, op in _OPS.items():
-            _define(framework, name, op, status)
+            builder = _POINTER(framework.TF_NewOpDefinitionBuilder(name.encode()))
+            ports = {"Attr": op.attrs, "Input": op.inputs, "Output": op.outputs}
+            for kind, texts in ports.items():
+                add = getattr(framework, f"TF_OpDefinitionBuilderAdd{kind}")
+                for text in texts:
+                    add(builder, text.encode())
+            framework.TF_OpDefinitionBuilderSetShapeInferenceFunction(
+                builder, ctypes.cast(unknown_shape, _POINTER)
+            )
+            framework.TF_RegisterOpDefinition(builder, status)
+            _raise_if_failed(framework, status)
             kernel = (
                 ctypes.cast(getattr(library, function), _POINTER) if function else None
                 for function in op.kernel
@@ -135,23 +143,7 @@ def _register(library: ctypes.CDLL, framework: ctypes.CDLL) -> None:
             _raise_if_failed(framework, status)
     finally:
         framework.TF_DeleteStatus(status)
-
-
-def _define(
-    framework: ctypes.CDLL, name: str, op: _Op, status: ctypes.c_void_p
-) -> None:
-    builder = _POINTER(framework.TF_NewOpDefinitionBuilder(name.encode()))
-    ports = {"Attr": op.attrs, "Input": op.inputs, "Output": op.outputs}
-    for kind, texts in ports.items():
-        for text in texts:
-            add = getattr(framework, f"TF_OpDefinitionBuilderAdd{kind}")
-            add(builder, text.encode())
-    unknown = framework.TF_ShapeInferenceContextSetUnknownShape
-    framework.TF_OpDefinitionBuilderSetShapeInferenceFunction(
-        builder, ctypes.cast(unknown, _POINTER)
-    )
-    framework.TF_RegisterOpDefinition(builder, status)
-    _raise_if_failed(framework, status)
+    return library
 
 
 def _raise_if_failed(framework: ctypes.CDLL, status: ctypes.c_void_p) -> None:

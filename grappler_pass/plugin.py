@@ -110,8 +110,12 @@ class _Bridge:
 
     def _answer(self, graph: int, length: int, item: int, output: int) -> int:
         """Ask Python for another graph; called by the shim, must not raise."""
+        optimize = self.optimize
+        if optimize is None:
+            return _UNCHANGED
+        grappler_item = GrapplerItem(item)
         try:
-            optimized = self._optimized(ctypes.string_at(graph, length), item)
+            optimized = optimize(ctypes.string_at(graph, length), grappler_item)
             if optimized is None:
                 return _UNCHANGED
             shim = next(iter(self.shims.values()))
@@ -122,16 +126,8 @@ class _Bridge:
         except BaseException:
             logging.warning("A graph passes through unchanged.", exc_info=True)
             return _UNCHANGED
-
-    def _optimized(self, graph: bytes, address: int) -> bytes | None:
-        optimize = self.optimize
-        if optimize is None:
-            return None
-        item = GrapplerItem(address)
-        try:
-            return optimize(graph, item)
         finally:
-            item.expire()
+            grappler_item.expire()
 
 
 _bridge = _Bridge()
@@ -208,7 +204,17 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
             "`pip install --force-reinstall --no-deps .`, or `pip install -e .` again "
             "if it is used from there."
         )
-    _refuse_second_copy(path)
+    # TensorFlow would abort beside another installation's shim.
+    mapped = ""
+    with contextlib.suppress(OSError):
+        mapped = pathlib.Path("/proc/self/maps").read_text(errors="replace")
+    loaded = {line.split()[-1] for line in mapped.splitlines() if path.name in line}
+    others = sorted(copy for copy in loaded if pathlib.Path(copy) != path.resolve())
+    if others:
+        raise ShimError(
+            f"{path} cannot be loaded beside {others[0]}, which this process has "
+            "loaded already. Uninstall one of the two copies of tf-amp."
+        )
     try:
         shim = ctypes.CDLL(str(path))
         load_plugin(str(path))
@@ -224,18 +230,3 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     shim.tf_amp_write_graph.argtypes = write_types
     shim.tf_amp_wait_idle.argtypes = (ctypes.c_int,)
     return shim
-
-
-def _refuse_second_copy(path: pathlib.Path) -> None:
-    """Raise if another installation's shim is loaded: TensorFlow would abort."""
-    try:
-        mapped = pathlib.Path("/proc/self/maps").read_text(errors="replace")
-    except OSError:
-        return
-    copies = {line.split()[-1] for line in mapped.splitlines() if path.name in line}
-    others = {copy for copy in copies if pathlib.Path(copy) != path.resolve()}
-    if others:
-        raise ShimError(
-            f"{path} cannot be loaded beside {min(others)}, which this process has "
-            "loaded already. Uninstall one of the two copies of tf-amp."
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from copy import deepcopy
 
 import numpy as np
@@ -16,9 +16,9 @@ from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.graph.editing import Graph
-from grappler_pass.graph.shapes import Shape, Shapes, known_shape
+from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
-from grappler_pass.graph.view import GraphView, Node, Port, Reader, port_text
+from grappler_pass.graph.view import GraphView, Port, port_text
 from grappler_pass.planning.draft import CastPlan, Conversion, Draft
 
 # Every cast this pass made is called by it, behind the name of what it converts.
@@ -26,14 +26,7 @@ CAST_STEM = "tf_amp_cast_"
 
 
 def apply(draft: Draft) -> Draft:
-    """Return a draft with what its plan makes of the graph."""
-    changes = any(draft.low)
-    rewritten = _rewritten(draft) if changes else draft.graph_def
-    return dataclasses.replace(draft, rewritten=rewritten)
-
-
-def _rewritten(draft: Draft) -> GraphDef:
-    """Return a copy of the graph with low slots retyped and crossings converted.
+    """Return a draft with its graph, low slots retyped and crossings converted.
 
     Before   a --> matmul --> exp
     After    a --> cast_down --> matmul(low) --> cast_up --> exp
@@ -43,40 +36,41 @@ def _rewritten(draft: Draft) -> GraphDef:
     Not done: control edges, names and devices of given nodes stay; functions in the
     library are not looked into.
     """
+    if not any(draft.low):
+        return dataclasses.replace(draft, rewritten=draft.graph_def)
     view, slots, low_dtype = draft.view, draft.slots, draft.low_dtype
     graph = Graph(draft.graph_def)
     _convert(graph, view, draft.casts)
     for i in draft.casts.absorbed:
-        _absorb(graph.edit(view.nodes[i].name), low_dtype)
+        # An existing Cast reads the low tensor; between equal types it passes on.
+        cast = graph.edit(view.nodes[i].name)
+        cast.attr[REWRITTEN].b = True
+        if cast.attr["DstT"].type != low_dtype:
+            cast.attr["SrcT"].type = low_dtype
+            continue
+        for name in ("SrcT", "DstT", "Truncate"):
+            cast.attr.pop(name, None)
+        cast.op = "Identity"
+        cast.attr["T"].type = low_dtype
     for i in sorted(draft.low_nodes):
         node = view.nodes[i]
         low_slots = [slots.slots[s] for s in slots.slots_of[i] if draft.low[s]]
         retype(graph.edit(node.name), low_slots, low_dtype)
+        # What is first fused behind the two factors, if anything.
+        bias = [known_shape(draft.shapes, view, port) for port in node.inputs[2:3]]
+        result = known_shape(draft.shapes, view, Port(i, 0))
         *parts, last = split_fused(
             graph.nodes[node.name],
             low_dtype,
             graph.unused,
             device_type=node.device_type,
-            has_flat_bias=_has_flat_bias(view, node, draft.shapes),
+            has_flat_bias=any(shape and len(shape) == 1 for shape in bias),
             product_alone=slots.has_float32_results(i),
-            shape=_lost_shape(view, node, draft.shapes),
+            shape=lost_shape(node.proto, node.device_type, result),
         )
         if parts:
             graph.put(last, *parts)
-    return graph.to_graph_def()
-
-
-def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
-    """Return whether a fused node's first operand after the two factors is a vector."""
-    if len(node.inputs) < 3:
-        return False
-    shape = known_shape(shapes, view, node.inputs[2])
-    return shape is not None and len(shape) == 1
-
-
-def _lost_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
-    shape = known_shape(shapes, view, Port(node.index, 0))
-    return lost_shape(node.proto, node.device_type, shape)
+    return dataclasses.replace(draft, rewritten=graph.to_graph_def())
 
 
 def is_rewritten(graph_def: GraphDef) -> bool:
@@ -115,20 +109,6 @@ def retype(copy: NodeDef, low_slots: Iterable[TypeSlot], low_dtype: int) -> None
     copy.attr[REWRITTEN].b = True
 
 
-def _absorb(copy: NodeDef, low_dtype: int) -> None:
-    """Let an existing Cast read the low tensor; between equal types it passes on."""
-    target = copy.attr["DstT"].type
-    copy.attr[REWRITTEN].b = True
-    if target != low_dtype:
-        copy.attr["SrcT"].type = low_dtype
-        return
-    for name in ("SrcT", "DstT", "Truncate"):
-        if name in copy.attr:
-            del copy.attr[name]
-    copy.op = "Identity"
-    copy.attr["T"].type = low_dtype
-
-
 def _convert(graph: Graph, view: GraphView, casts: CastPlan) -> None:
     """Put in the conversions of a plan, and let their readers read them."""
     readers = [(c, reader) for c in casts.conversions for reader in c.readers]
@@ -141,28 +121,18 @@ def _convert(graph: Graph, view: GraphView, casts: CastPlan) -> None:
             graph.read(view.nodes[reader.node].name, reader.input, text)
     redirected = {reader for _, reader in readers}
     for conversion, reader in readers:
-        awaited = _awaited(view, conversion, reader, redirected)
-        graph.wait(view.nodes[reader.node].name, awaited)
-
-
-def _awaited(
-    view: GraphView, conversion: Conversion, reader: Reader, redirected: Set[Reader]
-) -> Iterable[str]:
-    """Return what a reader is to wait for, as its own read of a variable did.
-
-    That is the read itself if others still use it: a write that waits for this reader
-    alone must not come before their read.
-    """
-    port = view.nodes[reader.node].inputs[reader.input]
-    if port == conversion.port and not conversion.hoist:
-        return ()
-    read = view.nodes[port.node]
-    if any(other not in redirected for other in view.readers(port)):
-        awaited: Iterable[int] = (read.index,)
-    else:
-        awaited = read.controls if conversion.hoist else ()
-    own = view.nodes[reader.node].controls
-    return [f"^{view.nodes[i].name}" for i in awaited if i not in own]
+        node = view.nodes[reader.node]
+        port = node.inputs[reader.input]
+        if port == conversion.port and not conversion.hoist:
+            continue
+        # It waits as its own read of a variable did. If others still use that read, it
+        # waits for the read itself: a write that waits for this reader alone must not
+        # come before theirs.
+        waiting = view.nodes[port.node].controls if conversion.hoist else ()
+        if any(other not in redirected for other in view.readers(port)):
+            waiting = (port.node,)
+        awaited = [i for i in waiting if i not in node.controls]
+        graph.wait(node.name, [f"^{view.nodes[i].name}" for i in awaited])
 
 
 def _made_for(
@@ -225,21 +195,17 @@ def cast_constant(given: NodeDef, target: int) -> NodeDef:
     value = tf.make_ndarray(given.attr["value"].tensor)
     with np.errstate(over="ignore"):
         rounded = value.astype(NUMPY_DTYPES[target])
-    constant = deepcopy(given)
-    constant.attr["dtype"].type = target
-    constant.attr["value"].tensor.CopyFrom(_tensor_proto(rounded, target))
-    mark(constant, given)
-    return constant
-
-
-def _tensor_proto(value: np.ndarray, dtype: int) -> TensorProto:
-    """Encode 16-bit values; a repeated one once, as TensorFlow itself does."""
-    proto = TensorProto(dtype=dtype)
+    proto = TensorProto(dtype=target)
     for size in value.shape:
         proto.tensor_shape.dim.add(size=size)
-    bits = value.reshape(-1).view(np.uint16)
+    bits = rounded.reshape(-1).view(np.uint16)
+    # A repeated value is encoded once, as TensorFlow itself does.
     if bits.size and (bits == bits[0]).all():
         proto.half_val.append(int(bits[0]))
     else:
         proto.tensor_content = bits.tobytes()
-    return proto
+    constant = deepcopy(given)
+    constant.attr["dtype"].type = target
+    constant.attr["value"].tensor.CopyFrom(proto)
+    mark(constant, given)
+    return constant

@@ -24,7 +24,7 @@ Not done: what XLA compiles, which lays tensors out by itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -41,7 +41,7 @@ from grappler_pass.graph.editing import Graph, name_in, new_constant, new_node, 
 from grappler_pass.graph.op_table import CONVOLUTION_OPS
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
-from grappler_pass.graph.view import Node, Port, split_input
+from grappler_pass.graph.view import Port, split_input
 from grappler_pass.graph.walks import reached
 from grappler_pass.planning.coloring import Gain
 from grappler_pass.planning.decisions import withdrawn
@@ -63,153 +63,35 @@ def lay_out(draft: Draft) -> Draft:
     settings = draft.settings
     if settings.layouts is None or settings.fuses or not any(draft.low):
         return draft
-    nodes = draft.view.nodes
-    firsts = {nodes[i].name for i in draft.low_nodes if _is_channels_first(nodes[i])}
+    # Convolutions on GPUs that read channels first.
+    firsts = [
+        node.name
+        for node in map(draft.view.nodes.__getitem__, sorted(draft.low_nodes))
+        if node.op in CONVOLUTION_OPS or node.op.startswith("_FusedConv")
+        if node.device_type == "GPU" and not ends_in_channels(node.proto)
+    ]
     if not firsts:
         return draft
-    before = _with_parts(draft.rewritten, firsts)
-    before = with_constant_axes(before, draft.item.untouchable)
-    laid_out = _chosen_anew(draft, before, firsts)
-    if laid_out is None:
-        return dataclasses.replace(
-            draft, rewritten=with_biases_apart(before, settings.home)
-        )
-    names = [node.name for node in before.node]
-    after = with_biases_apart(without_pairs(laid_out, names), settings.home)
-    return _charged(draft, after, seconds_added(draft, before, after))
-
-
-def _is_channels_first(node: Node) -> bool:
-    """Return whether a node is a convolution on a GPU that reads channels first."""
-    is_one = node.op in CONVOLUTION_OPS or node.op.startswith("_FusedConv")
-    return is_one and node.device_type == "GPU" and not ends_in_channels(node.proto)
-
-
-def _with_parts(graph_def: GraphDef, names: Collection[str]) -> GraphDef:
-    """Return a copy with some nodes in parts: the layout of a fused one is fixed."""
-    graph = Graph(graph_def)
-    for node in graph_def.node:
-        if node.name in names and parts_of(node):
+    graph = Graph(draft.rewritten)
+    for node in map(graph.nodes.__getitem__, firsts):
+        # The layout of a fused one is fixed, that of its parts is not.
+        if parts_of(node):
             dtype = node.attr["T"].type
             *parts, last = split_fused(
                 node, dtype, graph.unused, device_type="", has_flat_bias=True
             )
             graph.put(last, *parts)
-    return graph.to_graph_def()
-
-
-def _chosen_anew(
-    draft: Draft, graph_def: GraphDef, firsts: Collection[str]
-) -> GraphDef | None:
-    """Return a graph as TensorFlow lays it out for 16 bits; None where it does not.
-
-    A convolution that nobody reads makes those in 16 bits count as the majority. Where
-    they are not, those in float32 are not shown to TensorFlow, and keep their layout.
-    """
-    assert draft.settings.layouts is not None, "looked at before"
-    asked = GraphDef()
-    asked.CopyFrom(graph_def)
-    hidden = _hidden(asked, draft.low_dtype, draft.settings.home)
-    for node in asked.node:
-        if node.name in hidden:
-            node.device = node.device.replace("GPU", "CPU")
-    device = next(node.device for node in graph_def.node if node.name in firsts)
-    asked.node.extend(_uncounted(draft.low_dtype, device))
-    kept = tuple(sorted(draft.item.untouchable & draft.view.index.keys()))
-    answer = draft.settings.layouts(asked, kept)
-    if answer is None:
-        return None
-    given = {node.name: node for node in graph_def.node}
-    laid_out = GraphDef(versions=graph_def.versions, library=graph_def.library)
-    for node in answer.node:
-        if not node.name.startswith(f"{_STEM}/"):
-            laid_out.node.append(_placed_as(given.get(node.name, node), node))
-    return laid_out
-
-
-def _placed_as(given: NodeDef, node: NodeDef) -> NodeDef:
-    """Return a node, in place, that is on the device of another, or near the same."""
-    node.device = given.device
-    node.attr.pop(_COLOCATION, None)
-    if _COLOCATION in given.attr:
-        node.attr[_COLOCATION].CopyFrom(given.attr[_COLOCATION])
-    return node
-
-
-def _hidden(graph_def: GraphDef, low_dtype: int, home: Home | None) -> set[str]:
-    """Name the nodes whose layout stays."""
-    laid_out = [
-        node
-        for node in graph_def.node
-        if "data_format" in node.attr and device_type_at(node, home) == "GPU"
-    ]
-    others = [node for node in laid_out if node.attr["T"].type != low_dtype]
-    counted = sum(node.op in _COUNTED for node in laid_out)
-    if sum(node.op in _COUNTED for node in others) <= counted / 2:
-        return set()
-    return {node.name for node in others}
-
-
-def _uncounted(low_dtype: int, device: str) -> Iterator[NodeDef]:
-    """Yield a convolution in 16 bits that reads constants, and that nobody reads."""
-    one = new_constant(f"{_STEM}/one", 0, low_dtype, (1, 1, 1, 1), device=device)
-    yield one
-    yield new_node(
-        "Conv2D",
-        f"{_STEM}/conv",
-        [one.name, one.name],
-        device,
-        T=low_dtype,
-        strides=[1] * 4,
-        padding=b"VALID",
-    )
-
-
-def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
-    """Return the graph with biases in float32 where a fused float16 one is wrong.
-
-    Before   conv(float16, NCHW) --> bias(float16) --> relu
-    After    conv(float16, NCHW) --> cast --> bias(float32) --> cast --> relu
-    """
-    graph = Graph(graph_def)
-    on_gpu = (n for n in graph_def.node if device_type_at(n, home) == "GPU")
-    wrong = [node for node in on_gpu if _would_be_wrong(node, graph.nodes)]
-    for node in wrong:
-        *before, last = _apart(node, graph.unused)
-        graph.put(last, *before)
-    return graph.to_graph_def() if wrong else graph_def
-
-
-def _would_be_wrong(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
-    """Return whether a bias can be fused with a convolution of another layout."""
-    if node.op != "BiasAdd":
-        return False
-    before = nodes[name_in(node.input[0])]
-    is_half = before.op == "Conv2D" and before.attr["T"].type == types_pb2.DT_HALF
-    return is_half and not ends_in_channels(before)
-
-
-def _apart(node: NodeDef, unused: Callable[[str], str]) -> Iterator[NodeDef]:
-    """Yield a bias in float32 with the casts around it; the last has its name."""
-    bias = NodeDef()
-    bias.CopyFrom(node)
-    bias.name = unused(f"{node.name}/tf_amp_BiasAdd")
-    bias.attr["T"].type = FLOAT32
-    for position in range(2):
-        name = unused(f"{bias.name}/{CAST_STEM}float32")
-        types = (types_pb2.DT_HALF, FLOAT32)
-        yield cast_node(name, node.input[position], types, node)
-        bias.input[position] = name
-    yield bias
-    yield cast_node(node.name, bias.name, (FLOAT32, types_pb2.DT_HALF), node)
-
-
-def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
-    """Return a draft with another graph, which takes so much longer than planned."""
+    before = with_constant_axes(graph.to_graph_def(), draft.item.untouchable)
+    laid_out = _chosen_again(draft, before, firsts[0])
+    if laid_out is None:
+        before = with_biases_apart(before, settings.home)
+        return dataclasses.replace(draft, rewritten=before)
+    names = [node.name for node in before.node]
+    after = with_biases_apart(without_pairs(laid_out, names), settings.home)
+    added = _transpose_seconds(draft, after) - _transpose_seconds(draft, before)
     plan = draft.plan
-    plan = dataclasses.replace(plan, seconds_after=plan.seconds_after + seconds)
-    draft = dataclasses.replace(draft, rewritten=rewritten, plan=plan)
-    settings = draft.settings
+    plan = dataclasses.replace(plan, seconds_after=plan.seconds_after + added)
+    draft = dataclasses.replace(draft, rewritten=after, plan=plan)
     if settings.opt_level != PRICED or draft.recalled is not None:
         return draft
     seconds = plan.seconds_before - plan.seconds_after
@@ -224,6 +106,88 @@ def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
     )
 
 
+def _chosen_again(draft: Draft, graph_def: GraphDef, first: str) -> GraphDef | None:
+    """Return a graph as TensorFlow lays it out for 16 bits; None where it does not.
+
+    A convolution that nobody reads makes those in 16 bits count as the majority. Where
+    they are not, those in float32 are not shown to TensorFlow, and keep their layout.
+    """
+    assert draft.settings.layouts is not None, "looked at before"
+    given = {node.name: node for node in graph_def.node}
+    device, dtype = given[first].device, draft.low_dtype
+    asked = GraphDef()
+    asked.CopyFrom(graph_def)
+    on_gpu = [
+        node
+        for node in asked.node
+        if "data_format" in node.attr
+        and device_type_at(node, draft.settings.home) == "GPU"
+    ]
+    others = [node for node in on_gpu if node.attr["T"].type != dtype]
+    counted = sum(node.op in _COUNTED for node in on_gpu)
+    if sum(node.op in _COUNTED for node in others) > counted / 2:
+        for node in others:
+            node.device = node.device.replace("GPU", "CPU")
+    one = new_constant(f"{_STEM}/one", 0, dtype, (1, 1, 1, 1), device=device)
+    conv = new_node(
+        "Conv2D",
+        f"{_STEM}/conv",
+        [one.name, one.name],
+        device,
+        T=dtype,
+        strides=[1] * 4,
+        padding=b"VALID",
+    )
+    asked.node.extend((one, conv))
+    kept = tuple(sorted(draft.item.untouchable & draft.view.index.keys()))
+    answer = draft.settings.layouts(asked, kept)
+    if answer is None:
+        return None
+    laid_out = GraphDef(versions=graph_def.versions, library=graph_def.library)
+    for node in answer.node:
+        if node.name.startswith(f"{_STEM}/"):
+            continue
+        node.attr.pop(_COLOCATION, None)
+        if before := given.get(node.name):
+            node.device = before.device
+            if _COLOCATION in before.attr:
+                node.attr[_COLOCATION].CopyFrom(before.attr[_COLOCATION])
+        laid_out.node.append(node)
+    return laid_out
+
+
+def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
+    """Return the graph with biases in float32 where a fused float16 one is wrong.
+
+    That is one that can be fused with a convolution of another layout.
+
+    Before   conv(float16, NCHW) --> bias(float16) --> relu
+    After    conv(float16, NCHW) --> cast --> bias(float32) --> cast --> relu
+    """
+    graph = Graph(graph_def)
+    half, is_changed = types_pb2.DT_HALF, False
+    for node in graph_def.node:
+        if node.op != "BiasAdd" or device_type_at(node, home) != "GPU":
+            continue
+        conv = graph.nodes[name_in(node.input[0])]
+        is_half = conv.op == "Conv2D" and conv.attr["T"].type == half
+        if not is_half or ends_in_channels(conv):
+            continue
+        bias = NodeDef()
+        bias.CopyFrom(node)
+        bias.name = graph.unused(f"{node.name}/tf_amp_BiasAdd")
+        bias.attr["T"].type = FLOAT32
+        casts = []
+        for position in range(2):
+            name = graph.unused(f"{bias.name}/{CAST_STEM}float32")
+            casts.append(cast_node(name, node.input[position], (half, FLOAT32), node))
+            bias.input[position] = name
+        last = cast_node(node.name, bias.name, (FLOAT32, half), node)
+        graph.put(last, *casts, bias)
+        is_changed = True
+    return graph.to_graph_def() if is_changed else graph_def
+
+
 _MAPS, _PERMUTES = "DataFormatDimMap", "DataFormatVecPermute"
 
 
@@ -232,26 +196,20 @@ def with_constant_axes(graph_def: GraphDef, kept: Collection[str]) -> GraphDef:
     constants = {node.name: node for node in graph_def.node if node.op == "Const"}
     graph = Graph(graph_def)
     for node in graph_def.node:
-        if node.op in (_MAPS, _PERMUTES) and node.name not in kept:
-            source = constants.get(name_in(node.input[0]))
-            made = None if source is None else _constant(node, source)
-            if made is not None:
-                graph.put(made)
+        if node.op not in (_MAPS, _PERMUTES) or node.name in kept:
+            continue
+        source = constants.get(name_in(node.input[0]))
+        if source is None:
+            continue
+        given = tf.make_ndarray(source.attr["value"].tensor)
+        mapped = _mapped(node, given)
+        if mapped is not None:
+            controls = dict.fromkeys((*texts_of(node)[1:], *texts_of(source)))
+            where = {"inputs": controls, "device": node.device}
+            made = new_constant(node.name, mapped, shape=given.shape, **where)
+            mark(made, node)
+            graph.put(made)
     return graph.to_graph_def()
-
-
-def _constant(node: NodeDef, source: NodeDef) -> NodeDef | None:
-    """Return a constant in the place of a node that maps one; None of other sizes."""
-    given = tf.make_ndarray(source.attr["value"].tensor)
-    mapped = _mapped(node, given)
-    if mapped is None:
-        return None
-    controls = dict.fromkeys((*texts_of(node)[1:], *texts_of(source)))
-    made = new_constant(
-        node.name, mapped, shape=given.shape, inputs=controls, device=node.device
-    )
-    mark(made, node)
-    return made
 
 
 def _mapped(node: NodeDef, value: np.ndarray) -> np.ndarray | None:
@@ -268,9 +226,6 @@ def _mapped(node: NodeDef, value: np.ndarray) -> np.ndarray | None:
     return value[[source.index(axis) for axis in target]]
 
 
-Nodes = Mapping[str, NodeDef]
-
-
 def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
     """Return a copy in which nothing reads a tensor that is transposed and back.
 
@@ -283,7 +238,14 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
     """
     graph = Graph(graph_def)
     nodes = graph.nodes
-    same = dict(_pairs(nodes))
+    # Each tensor that is transposed twice, and what it is equal to.
+    same: dict[str, str] = {}
+    for node in nodes.values():
+        if order := _order(node, nodes):
+            before = nodes[name_in(node.input[0])]
+            first = _order(before, nodes)
+            if len(first) == len(order) and [first[i] for i in order] == sorted(first):
+                same[node.name] = texts_of(before)[0]
 
     def read_by(node: NodeDef) -> Iterator[str]:
         for text in texts_of(node):
@@ -299,17 +261,7 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
     return graph.to_graph_def()
 
 
-def _pairs(nodes: Nodes) -> Iterator[tuple[str, str]]:
-    """Yield each tensor that is transposed twice, and what it is equal to."""
-    for node in nodes.values():
-        order = _order(node, nodes)
-        before = nodes[name_in(node.input[0])] if order else node
-        first = _order(before, nodes) if order else []
-        if len(first) == len(order) > 0 and [first[i] for i in order] == sorted(first):
-            yield node.name, texts_of(before)[0]
-
-
-def _order(node: NodeDef, nodes: Nodes) -> list[int]:
+def _order(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[int]:
     """Return the axes that a transpose reads one after the other, if it says so."""
     if node.op != "Transpose" or len(node.input) != 2:
         return []
@@ -320,38 +272,25 @@ def _order(node: NodeDef, nodes: Nodes) -> list[int]:
     return [int(axis) for axis in np.atleast_1d(values)]
 
 
-def seconds_added(draft: Draft, before: GraphDef, after: GraphDef) -> float:
-    """Return what the transposes of one graph take more than those of another.
-
-    Args:
-      draft: of which `before` is the rewritten graph.
-      before: a graph; it is a part of `after`.
-      after: a graph with other transposes.
-    """
-    return _seconds(draft, after) - _seconds(draft, before)
-
-
-def _seconds(draft: Draft, graph_def: GraphDef) -> float:
-    """Return the seconds per step of a graph's transposes that somebody reads."""
+def _transpose_seconds(draft: Draft, graph_def: GraphDef) -> float:
+    """Return the seconds per step of a graph's transposes that are read."""
+    view, models = draft.view, draft.settings.models
     nodes = {node.name: node for node in graph_def.node}
     read = {name_in(text) for node in graph_def.node for text in node.input}
-    found = (n for n in graph_def.node if n.op == "Transpose" and n.name in read)
-    return sum(_transpose_seconds(draft, node, nodes.__getitem__) for node in found)
-
-
-def _transpose_seconds(
-    draft: Draft, node: NodeDef, node_of: Callable[[str], NodeDef]
-) -> float:
-    dtype = DTYPE_NAMES.get(node.attr["T"].type)
-    if dtype is None:
-        return 0.0
-    view, models = draft.view, draft.settings.models
-    name, output = split_input(node.input[0])
-    while name not in view.index:
-        # A new node: its operand is as large.
-        name, output = split_input(node_of(name).input[0])
-    port = Port(view.index[name], output)
-    spec = TensorSpec(known_shape(draft.shapes, view, port), dtype)
-    model = models.get(device_type_at(node, draft.settings.home)) or models["CPU"]
-    call = OpCall("Transpose", {}, (spec,), (spec,))
-    return model.price(call, dtype).seconds * view.weight(port.node)
+    total = 0.0
+    for node in graph_def.node:
+        if node.op != "Transpose" or node.name not in read:
+            continue
+        dtype = DTYPE_NAMES.get(node.attr["T"].type)
+        if dtype is None:
+            continue
+        name, output = split_input(node.input[0])
+        while name not in view.index:
+            # A new node: its operand is as large.
+            name, output = split_input(nodes[name].input[0])
+        port = Port(view.index[name], output)
+        spec = TensorSpec(known_shape(draft.shapes, view, port), dtype)
+        model = models.get(device_type_at(node, draft.settings.home)) or models["CPU"]
+        call = OpCall("Transpose", {}, (spec,), (spec,))
+        total += model.price(call, dtype).seconds * view.weight(port.node)
+    return total

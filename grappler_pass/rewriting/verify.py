@@ -52,16 +52,14 @@ def _faults(graph_def: GraphDef) -> Iterator[str]:
                 continue
             given = outputs[source]
             known = 0 <= output < len(given) and position < len(wanted)
-            if known and not _agree(wanted[position].dtype, given[output].dtype):
+            # A reference to a variable may be read as its value.
+            dtypes = (wanted[position].dtype, given[output].dtype) if known else (0, 0)
+            if dtypes[0] % _REF_OFFSET != dtypes[1] % _REF_OFFSET:
                 yield (
                     f"input {position} of {node.name!r} ({node.op}) wants dtype "
-                    f"{types_pb2.DataType.Name(wanted[position].dtype)}, {text!r} "
-                    f"gives {types_pb2.DataType.Name(given[output].dtype)}"
+                    f"{types_pb2.DataType.Name(dtypes[0])}, {text!r} "
+                    f"gives {types_pb2.DataType.Name(dtypes[1])}"
                 )
-
-
-def _agree(wanted: int, given: int) -> bool:
-    return wanted % _REF_OFFSET == given % _REF_OFFSET
 
 
 def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
@@ -76,7 +74,11 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
     Raises:
       VerifyError: something is missing or differs; the message names it.
     """
-    _verify_soundness(before, after)
+    faults = list(_faults(after))
+    earlier = set(_faults(before)) if faults else set()
+    for fault in faults:
+        if fault not in earlier:
+            raise VerifyError(fault)
     given: Nodes = {node.name: node for node in before.node}
     nodes: Nodes = {node.name: node for node in after.node}
     changed: list[str] = []
@@ -99,14 +101,6 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
         raise VerifyError(f"node {name!r} no longer waits for {effect!r}, as it did")
     if before.library != after.library:
         raise VerifyError("the function library was changed")
-
-
-def _verify_soundness(before: GraphDef, after: GraphDef) -> None:
-    faults = list(_faults(after))
-    earlier = set(_faults(before)) if faults else set()
-    for fault in faults:
-        if fault not in earlier:
-            raise VerifyError(fault)
 
 
 def _verify_controls(old: NodeDef, new: NodeDef, nodes: Nodes) -> None:
@@ -135,22 +129,6 @@ _ONLY_READ = READ_OPS | LOOK_OPS | VARIABLE_OPS | INPUT_OPS
 Nodes = Mapping[str, NodeDef]
 
 
-def lost_effects(
-    changed: Iterable[str], old: Nodes, new: Nodes
-) -> Iterator[tuple[str, str]]:
-    """Yield nodes that do not wait for an effect any more, each with what has it.
-
-    `changed` names the old nodes that have other inputs among the new.
-    """
-    behind = _at_or_behind_effects(old)
-    for name in changed:
-        awaited = _sources(old[name]) & behind
-        near = _near(name, new, old) if awaited else set()
-        given_up = awaited - near
-        missing = set(_effects(given_up, old, near)) if given_up else set()
-        yield from ((name, effect) for effect in _not_before(name, missing, new))
-
-
 def has_effect(op: str) -> bool:
     """Return whether it can be seen that an op runs, or that it does not."""
     return has_effects(op) and op not in _ONLY_READ
@@ -160,37 +138,39 @@ def _sources(node: NodeDef) -> set[str]:
     return set(map(name_in, node.input))
 
 
-def _at_or_behind_effects(nodes: Nodes) -> set[str]:
-    """Name the nodes that have effects, and all that wait for one of these."""
-    readers = readers_by_name(nodes.values())
-    effects = (name for name, node in nodes.items() if has_effect(node.op))
-    return set(reached(effects, lambda name: [n.name for n in readers.get(name, ())]))
+def lost_effects(
+    changed: Iterable[str], old: Nodes, new: Nodes
+) -> Iterator[tuple[str, str]]:
+    """Yield nodes that do not wait for an effect any more, each with what has it.
 
-
-def _near(name: str, new: Nodes, old: Nodes) -> set[str]:
-    """Name the given nodes that a node waits for through new ones, and their sources.
-
-    A read that stands for an equal one waits for the same.
+    `changed` names the old nodes that have other inputs among the new.
     """
-    found = set(
-        reached(_sources(new[name]), lambda s: () if s in old else _sources(new[s]))
+    readers = readers_by_name(old.values())
+    effects = (name for name, node in old.items() if has_effect(node.op))
+    behind = set(reached(effects, lambda name: [n.name for n in readers.get(name, ())]))
+    for name in changed:
+        awaited = _sources(old[name]) & behind
+        missing = _no_longer_near(name, awaited, old, new) if awaited else set()
+        for source in reached([name] if missing else [], lambda n: _sources(new[n])):
+            missing.discard(source)
+            if not missing:
+                break
+        yield from ((name, effect) for effect in missing)
+
+
+def _no_longer_near(name: str, awaited: set[str], old: Nodes, new: Nodes) -> set[str]:
+    """Name the last effects before what a node awaited, past what it is still near.
+
+    It is near the old nodes that it waits for through new ones, and their sources: a
+    read that stands for an equal one waits for the same.
+    """
+    reading = reached(
+        _sources(new[name]), lambda s: () if s in old else _sources(new[s])
     )
-    return found.union(*(_sources(new[source]) for source in found))
-
-
-def _effects(start: set[str], old: Nodes, near: set[str]) -> Iterator[str]:
-    """Yield the last effects on the ways to some nodes that lead past what is near."""
+    near = set(reading)
+    near = near.union(*(_sources(new[source]) for source in near))
 
     def before(name: str) -> Iterable[str]:
         return () if has_effect(old[name].op) else _sources(old[name]) - near
 
-    return (name for name in reached(start, before) if has_effect(old[name].op))
-
-
-def _not_before(name: str, missing: set[str], new: Nodes) -> set[str]:
-    """Return what of the missing nodes does not lead to a node in the new graph."""
-    for source in reached([name] if missing else [], lambda n: _sources(new[n])):
-        missing = missing - {source}
-        if not missing:
-            break
-    return missing
+    return {n for n in reached(awaited - near, before) if has_effect(old[n].op)}

@@ -80,8 +80,8 @@ _OF_CASTS = (
     Fault(
         "What waited for a variable's read no longer does once it reads a cast.",
         "grappler_pass/rewriting/apply.py",
-        "        graph.wait(view.nodes[reader.node].name, awaited)\n",
-        "        pass\n",
+        'graph.wait(node.name, [f"^{view.nodes[i].name}" for i in awaited])\n',
+        "pass\n",
         (f"{_PASS}/rewriting/test_effects.py",),
     ),
     Fault(
@@ -372,7 +372,7 @@ _OF_REWRITES = (
     Fault(
         "Bodies of loops and branches under XLA stay in float32.",
         "grappler_pass/functions/bodies.py",
-        "self._wanted = {name for name in library if self._may_gain(name)}",
+        "self._wanted = set(reached(allowing, callers.__getitem__))",
         "self._wanted = set[str]()",
         (f"{_PASS}/functions/test_bodies.py",),
     ),
@@ -386,8 +386,8 @@ _OF_REWRITES = (
     Fault(
         "Transposes that do not undo each other are taken out.",
         "grappler_pass/rewriting/layouts.py",
-        "len(order) > 0 and [first[i] for i in order] == sorted(first):",
-        "len(order) > 0:",
+        "len(first) == len(order) and [first[i] for i in order] == sorted(first):",
+        "len(first) == len(order):",
         (f"{_PASS}/rewriting/test_layouts.py",),
     ),
     Fault(
