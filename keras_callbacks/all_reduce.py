@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -60,24 +60,16 @@ def buckets_of(sizes: Sequence[int], bucket_bytes: int) -> tuple[Bucket, ...]:
     A tensor larger than a bucket gets one of its own; none is cut. Sizes are in
     elements; a bucket holds so many bytes in 16 bits, at most.
     """
-    return tuple(
-        Bucket(tuple(places), tuple(sizes[i] for i in places))
-        for places in _runs(sizes, bucket_bytes)
-    )
-
-
-def _runs(sizes: Sequence[int], bucket_bytes: int) -> Iterator[list[int]]:
-    run: list[int] = []
-    run_bytes = 0
+    runs: list[list[int]] = []
+    free_bytes = 0
     for place in reversed(range(len(sizes))):
         size_bytes = BYTES_PER_ELEMENT * sizes[place]
-        if run and run_bytes + size_bytes > bucket_bytes:
-            yield run
-            run, run_bytes = [], 0
-        run.append(place)
-        run_bytes += size_bytes
-    if run:
-        yield run
+        free_bytes -= size_bytes
+        if not runs or free_bytes < 0:
+            runs.append([])
+            free_bytes = bucket_bytes - size_bytes
+        runs[-1].append(place)
+    return tuple(Bucket(tuple(run), tuple(sizes[i] for i in run)) for run in runs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +196,6 @@ def exchange(
     return results
 
 
-_Pair = tuple[Any, Any]
 _FLOAT32_BYTES = 4
 
 
@@ -302,47 +293,35 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
     ) -> list[Any]:
         """Reduce values to their destinations; see `tf.distribute.CrossDeviceOps`."""
         pairs = list(value_destination_pairs)
-        fused = _fusable(pairs)
-        others = [i for i in range(len(pairs)) if i not in set(fused)]
-        results: list[Any] = [None] * len(pairs)
+        dense = [i for i, pair in enumerate(pairs) if _is_dense_gradient(*pair)]
+        devices = _devices(pairs[dense[0]][1]) if dense else ()
+        # Those of variables on the same devices travel together.
+        fused = [i for i in dense if _devices(pairs[i][1]) == devices]
+        results: dict[int, Any] = {}
         if fused:
-            reduced = self._fused(reduce_op, [pairs[i] for i in fused], len(others))
-            for i, value in zip(fused, reduced, strict=True):
-                results[i] = value
-        for i in others:
-            value, destination = pairs[i]
-            results[i] = self.reduce_implementation(
-                reduce_op, value, destination, options
-            )
-        return results
-
-    def _fused(self, reduce_op: Any, pairs: Sequence[_Pair], left: int) -> list[Any]:
-        devices = _devices(pairs[0][1])
-        sizes = [value.values[0].shape.num_elements() for value, _ in pairs]
-        buckets = buckets_of(sizes, self._bucket_bytes)
-        replicas = len(devices)
-        before = to_one_device(sizes, replicas)
-        after = in_16_bits(buckets, self._encoding, replicas)
-        self._exchanges[Exchange(replicas, len(sizes), left, before, after)] = None
-        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
-        results: list[Any] = [None] * len(pairs)
-        for bucket in buckets:
-            given = [
-                [pairs[i][0].values[replica] for i in bucket.places]
-                for replica in range(replicas)
-            ]
-            reduced = exchange(given, devices, bucket, self._encoding, is_mean=is_mean)
-            for position, place in enumerate(bucket.places):
-                values = tuple(replica[position] for replica in reduced)
-                results[place] = private.mirrored(values)
-        return results
-
-
-def _fusable(pairs: Sequence[_Pair]) -> list[int]:
-    """Return the places of dense float32 gradients of variables on the same devices."""
-    places = [i for i, pair in enumerate(pairs) if _is_dense_gradient(*pair)]
-    devices = _devices(pairs[places[0]][1]) if places else ()
-    return [i for i in places if _devices(pairs[i][1]) == devices]
+            gradients = [pairs[i][0].values for i in fused]
+            sizes = [values[0].shape.num_elements() for values in gradients]
+            buckets = buckets_of(sizes, self._bucket_bytes)
+            left, replicas = len(pairs) - len(fused), len(devices)
+            before = to_one_device(sizes, replicas)
+            after = in_16_bits(buckets, self._encoding, replicas)
+            self._exchanges[Exchange(replicas, len(sizes), left, before, after)] = None
+            is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+            for bucket in buckets:
+                of_bucket = [gradients[place] for place in bucket.places]
+                by_replica = list(zip(*of_bucket, strict=True))
+                reduced = exchange(
+                    by_replica, devices, bucket, self._encoding, is_mean=is_mean
+                )
+                of_places = zip(*reduced, strict=True)
+                for place, values in zip(bucket.places, of_places, strict=True):
+                    results[fused[place]] = private.mirrored(values)
+        return [
+            results[i]
+            if i in results
+            else self.reduce_implementation(reduce_op, value, destination, options)
+            for i, (value, destination) in enumerate(pairs)
+        ]
 
 
 def _is_dense_gradient(value: Any, destination: Any) -> bool:

@@ -16,13 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.planning.plan import Cause, Plan
+from grappler_pass.planning.plan import Cause
 from keras_callbacks import step_functions
-from keras_callbacks.callback import (
-    Callback,
-    Logs,
-    check_one_of,
-)
+from keras_callbacks.callback import Callback, Logs, check_one_of
 from keras_callbacks.loss_scale_monitor import (
     ScaleReading,
     ScaleReadings,
@@ -41,6 +37,14 @@ from tf_amp.tracing.stamps import current_config
 from tf_amp.training import checkpoints
 
 _MILLI = 1e3
+# Why a whole plan was not applied.
+_OF_WHOLE_PLANS = (
+    Cause.TRIAL,
+    Cause.DOUBT,
+    Cause.LEVEL,
+    Cause.MARGIN,
+    Cause.KERNEL_STATE,
+)
 _WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
 
 
@@ -64,7 +68,16 @@ def paragraph(
         "does."
     )
     sentences.append(f"Measured: {comparison}." if comparison else not_measured)
-    sentences.append(_scaled(scale))
+    steps = f"{scale.skipped_here or 'no'} step{'' if scale.skipped_here == 1 else 's'}"
+    if scale.is_own:
+        sentences.append(
+            f"The optimizer scales losses itself, by {scale.loss_scale:g} at the end."
+        )
+    elif scale.loss_scale == 1.0 and not scale.skipped_here:
+        sentences.append("Losses were not scaled, no step was skipped.")
+    else:
+        ends = f"The loss scale ends at {scale.loss_scale:g}"
+        sentences.append(f"{ends}; {steps} skipped.")
     return "Mixed precision: " + " ".join(sentences)
 
 
@@ -75,7 +88,10 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     largest = max(plans, key=lambda watched: watched.plan.seconds_before)
     plan = largest.plan
     if not largest.is_applied:
-        return f"{_WHAT[role]} stays float32: {_why_not(plan)}."
+        causes = {row.reason.cause for row in plan.decisions}
+        of_all = (cause.value for cause in _OF_WHOLE_PLANS if cause in causes)
+        why = next(of_all, "no conversion was predicted to pay")
+        return f"{_WHAT[role]} stays float32: {why}."
     low = [row.seconds_float32 for row in plan.decisions if row.is_low]
     # Of the predicted float32 step.
     share = sum(low) / (sum(row.seconds_float32 for row in plan.decisions) or 1.0)
@@ -85,32 +101,6 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
         f"per {per} ({plan.speedup_text})."
     )
-
-
-def _why_not(plan: Plan) -> str:
-    """Return why a whole plan was not applied."""
-    causes = {row.reason.cause for row in plan.decisions}
-    whole = (
-        Cause.TRIAL,
-        Cause.DOUBT,
-        Cause.LEVEL,
-        Cause.MARGIN,
-        Cause.KERNEL_STATE,
-    )
-    found = [cause.value for cause in whole if cause in causes]
-    return found[0] if found else "no conversion was predicted to pay"
-
-
-def _scaled(scale: ScaleReading) -> str:
-    if scale.is_own:
-        return (
-            f"The optimizer scales losses itself, by {scale.loss_scale:g} at the end."
-        )
-    if scale.loss_scale == 1.0 and not scale.skipped_here:
-        return "Losses were not scaled, no step was skipped."
-    count = scale.skipped_here
-    steps = f"{count or 'no'} step{'' if count == 1 else 's'}"
-    return f"The loss scale ends at {scale.loss_scale:g}; {steps} skipped."
 
 
 # Roles of the functions that methods run outside of `fit`.
@@ -257,8 +247,22 @@ class AutoMixedPrecision(Callback):
         super().set_model(model)
         # That of tf_keras takes its function before evaluations begin.
         role = _ALONE.get(model_scopes.running_method(model))
-        if role:
-            self._convert_alone(role)
+        if not role:
+            return
+        self._leave_alone()
+        if self._has_obstacle():
+            return
+        layer = self._scope.opened()
+        getattr(model, f"make_{role}_function")()
+        own = step_functions.current(model, role)
+        # What replaces it is kept, so that it is traced once.
+        kept, settings, converted = self._alone.get(role, (None, None, None))
+        if converted is None or kept is not own or settings != layer.settings:
+            fresh = step_functions.fresh(model, role)
+            converted = step_functions.in_layer(fresh, layer)
+            self._alone[role] = own, layer.settings, converted
+        self._put_back = step_functions.put_now(model, role, converted)
+        model_scopes.undo_after_call(model, self._leave_alone)
 
     def on_test_end(self, logs: Logs = None) -> None:
         """Put back what was there before an `evaluate` or a `predict`."""
@@ -289,22 +293,6 @@ class AutoMixedPrecision(Callback):
         self._functions = {}
         self._watch.stop()
         switch.close_scope()
-
-    def _convert_alone(self, role: str) -> None:
-        """Replace a function until the call ends; kept, it is traced once."""
-        self._leave_alone()
-        if self._has_obstacle():
-            return
-        layer = self._scope.opened()
-        getattr(self.model, f"make_{role}_function")()
-        own = step_functions.current(self.model, role)
-        kept, settings, converted = self._alone.get(role, (None, None, None))
-        if converted is None or kept is not own or settings != layer.settings:
-            fresh = step_functions.fresh(self.model, role)
-            converted = step_functions.in_layer(fresh, layer)
-            self._alone[role] = own, layer.settings, converted
-        self._put_back = step_functions.put_now(self.model, role, converted)
-        model_scopes.undo_after_call(self.model, self._leave_alone)
 
     def _leave_alone(self) -> None:
         """End an evaluation or a prediction outside of `fit`, if there is one."""

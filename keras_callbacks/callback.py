@@ -76,16 +76,17 @@ class Callback:
     on_predict_batch_begin = on_predict_batch_end = _do_nothing
 
     def _implements_train_batch_hooks(self) -> bool:
-        return self._implements("on_train_batch_begin", "on_train_batch_end")
+        return self._has_batch_hooks("train")
 
     def _implements_test_batch_hooks(self) -> bool:
-        return self._implements("on_test_batch_begin", "on_test_batch_end")
+        return self._has_batch_hooks("test")
 
     def _implements_predict_batch_hooks(self) -> bool:
-        return self._implements("on_predict_batch_begin", "on_predict_batch_end")
+        return self._has_batch_hooks("predict")
 
-    def _implements(self, *names: str) -> bool:
-        return any(not hasattr(getattr(self, name), "_is_default") for name in names)
+    def _has_batch_hooks(self, role: str) -> bool:
+        hooks = (getattr(self, f"on_{role}_batch_{end}") for end in ("begin", "end"))
+        return any(not hasattr(hook, "_is_default") for hook in hooks)
 
 
 @wrapping

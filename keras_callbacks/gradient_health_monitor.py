@@ -18,11 +18,7 @@ import tensorflow as tf
 
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, check_one_of, never_raising
-from keras_callbacks.loss_scale_monitor import (
-    scale_left_on_gradients,
-    scale_of,
-    scales_losses,
-)
+from keras_callbacks.loss_scale_monitor import OwnScale, scales_losses
 from tf_amp._tensorflow_private import unconverted
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.devices import loss_scale_for, low_dtype_of
@@ -30,7 +26,6 @@ from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import bypass
-from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.stamps import current_config
 from tf_amp.training.scale_state import find_state
 
@@ -84,20 +79,27 @@ class GradientStatistics:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Take figures of what the optimizers apply in what is traced inside."""
-        names = [_applying_method(optimizer) for optimizer in self._optimizers]
-        for optimizer, name in zip(self._optimizers, names, strict=True):
-            setattr(optimizer, name, self._noting(optimizer, getattr(optimizer, name)))
-        try:
+        with contextlib.ExitStack() as stack:
+            for optimizer in self._optimizers:
+                # All gradients go through it: Keras 3 has `apply` beneath the other.
+                name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+                setattr(optimizer, name, self._noting(optimizer, name))
+                stack.callback(delattr, optimizer, name)
             yield
-        finally:
-            for optimizer, name in zip(self._optimizers, names, strict=True):
-                delattr(optimizer, name)
 
     def read(self) -> dict[str, GradientHealth]:
         """Return the figures by layer, and begin anew; waits for the device."""
-        found = self._taken(self._figures)
-        health = {name: _health(figures) for name, figures in found.items()}
-        return {name: each for name, each in health.items() if each is not None}
+        health = {}
+        for name, figures in self._taken(self._figures).items():
+            _, underflows, overflows, nonzero, size = figures.sum(axis=0)
+            # Without a gradient there is nothing to tell.
+            if size:
+                health[name] = GradientHealth(
+                    float(figures[:, 0].max()),
+                    float(underflows / max(nonzero, 1.0)),
+                    float(overflows / size),
+                )
+        return health
 
     def read_exponents(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return by layer how often each exponent of float32 occurs, and begin anew.
@@ -128,47 +130,53 @@ class GradientStatistics:
             by_layer.setdefault(layer, []).append(rows[:, place])
         return {name: np.concatenate(each) for name, each in by_layer.items()}
 
-    def _noting(self, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
-        takes_pairs = _applying_method(optimizer) == "apply_gradients"
+    def _noting(self, optimizer: Any, name: str) -> Callable[..., Any]:
+        apply = getattr(optimizer, name)
 
         def note_and_apply(gradients: Any, *args: Any, **kwargs: Any) -> Any:
-            gradients = list(gradients)
-            variables = kwargs.get("trainable_variables") or next(iter(args), None)
-            pairs = (
-                gradients if takes_pairs else _pairs(optimizer, gradients, variables)
-            )
-            self._note(optimizer, pairs)
+            gradients = pairs = list(gradients)
+            if name == "apply":
+                # By default all that the optimizer knows.
+                known = getattr(optimizer, "_trainable_variables", ())
+                given = kwargs.get("trainable_variables") or next(iter(args), None)
+                variables = known if given is None else given
+                pairs = list(zip(gradients, variables, strict=False))
+            # Training is worth more than its figures, whatever the reason.
+            try:
+                with tf.name_scope("tf_amp_gradient_health"), bypass.taking_all():
+                    self._accumulate(pairs, *_scales_of(optimizer))
+            except Exception as error:
+                self._failed(error)
             return apply(gradients, *args, **kwargs)
 
         return unconverted(note_and_apply)
 
-    def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
-        # Training is worth more than its figures, whatever the reason.
-        try:
-            with tf.name_scope("tf_amp_gradient_health"), bypass.taking_all():
-                self._accumulate(optimizer, pairs)
-        except Exception as error:
-            self._failed(error)
-
-    def _accumulate(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
-        scale, divisor = _scales_of(optimizer)
+    def _accumulate(
+        self, pairs: Sequence[tuple[Any, Any]], scale: Any, divisor: Any
+    ) -> None:
         rows = [tf.zeros(len(_COLUMNS))] * len(self._names)
         exponents = [tf.zeros(_EXPONENTS)] * len(self._names)
         for gradient, variable in pairs:
             place = self._places.get(_name_of(variable))
-            if gradient is not None and place is not None:
-                is_sparse = isinstance(gradient, tf.IndexedSlices)
-                values = gradient.values if is_sparse else gradient
-                # In true units.
-                size = tf.abs(tf.cast(values, tf.float32)) / divisor
-                rows[place] = self._row(size, scale)
-                exponents[place] = _exponent_counts(size)
+            if gradient is None or place is None:
+                continue
+            is_sparse = isinstance(gradient, tf.IndexedSlices)
+            values = gradient.values if is_sparse else gradient
+            # In true units.
+            size = tf.abs(tf.cast(values, tf.float32)) / divisor
+            rows[place] = self._row(size, scale)
+            # How often each exponent of float32 occurs among positive values.
+            flat = tf.reshape(size, [-1])
+            exponent = tf.bitwise.right_shift(tf.bitcast(flat, tf.int32), 23)
+            ones = tf.cast(flat > 0, tf.float32)
+            exponents[place] = tf.math.unsorted_segment_sum(ones, exponent, _EXPONENTS)
         self._exponents.assign_add(tf.stack(exponents))
         now, before = tf.stack(rows), tf.convert_to_tensor(self._figures)
         largest = tf.maximum(before[:, :1], now[:, :1])
         self._figures.assign(tf.concat([largest, before[:, 1:] + now[:, 1:]], axis=1))
 
     def _row(self, size: Any, scale: Any) -> Any:
+        """Return the columns of one gradient, whose absolute values these are."""
         scaled = size * scale
         nonzero = scaled > 0
         counts = (
@@ -182,21 +190,13 @@ class GradientStatistics:
         return tf.stack([tf.reduce_max(size), *counted])
 
 
-def _exponent_counts(size: Any) -> Any:
-    """Return how often each exponent of float32 occurs among positive values, [256]."""
-    flat = tf.reshape(size, [-1])
-    places = tf.bitwise.right_shift(tf.bitcast(flat, tf.int32), 23)
-    ones = tf.cast(flat > 0, tf.float32)
-    return tf.math.unsorted_segment_sum(ones, places, _EXPONENTS)
-
-
 def _scales_of(optimizer: Any) -> tuple[Any, Any]:
     """Return what the backward pass is scaled by, and what is still on gradients."""
     one = tf.constant(1.0)
     if scales_losses(optimizer):
-        own = (scale_of(optimizer), scale_left_on_gradients(optimizer))
-        scale, left = (tf.convert_to_tensor(each, tf.float32) for each in own)
-        return scale, left
+        own = OwnScale.of(optimizer)
+        scale = tf.convert_to_tensor(own.scale, tf.float32)
+        return scale, tf.convert_to_tensor(own.left_on_gradients, tf.float32)
     loss_scale = loss_scale_for(current_config())
     state = find_state(loss_scale) if loss_scale.scales else None
     if state is None or state.in_graph:
@@ -204,35 +204,17 @@ def _scales_of(optimizer: Any) -> tuple[Any, Any]:
     return state.unpacked(state.read())["scale"], one
 
 
-def _applying_method(optimizer: Any) -> str:
-    """Return what all gradients go through: Keras 3 has `apply` beneath the other."""
-    return "apply" if hasattr(optimizer, "apply") else "apply_gradients"
-
-
-def _pairs(
-    optimizer: Any, gradients: Sequence[Any], variables: Any
-) -> list[tuple[Any, Any]]:
-    """Return gradients with what they are applied to, by default all that is known."""
-    if variables is None:
-        variables = getattr(optimizer, "_trainable_variables", ())
-    return list(zip(gradients, variables, strict=False))
-
-
 def _name_of(variable: Any) -> str:
     path = getattr(variable, "path", None)
     return str(path or variable.name.partition(":")[0])
 
 
-def _health(figures: np.ndarray[Any, Any]) -> GradientHealth | None:
-    """Sum up rows of columns; None where there was no gradient."""
-    _, underflows, overflows, nonzero, size = figures.sum(axis=0)
-    if size == 0:
-        return None
-    return GradientHealth(
-        float(figures[:, 0].max()),
-        float(underflows / max(nonzero, 1.0)),
-        float(overflows / size),
-    )
+# What stands in the logs: its name, and where a layer has it.
+_LOGGED = {
+    "gradient_max": "largest",
+    "gradient_underflow": "underflow_share",
+    "gradient_overflow": "overflow_share",
+}
 
 
 class GradientHealthMonitor(Monitor):
@@ -283,37 +265,7 @@ class GradientHealthMonitor(Monitor):
         if self._is_placed or plain is None:
             return
         self._is_placed = True
-        step_functions.put(self.model, "train", self._by_turns(plain))
 
-    @never_raising
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Read the figures once, and write them into the logs."""
-        read = self._statistics.read() if self._statistics else {}
-        self.health = read or self.health
-        if not self.health and self._calls > 1:
-            self.switch_off(
-                "no gradient of the model's variables was applied by an optimizer that "
-                "is an attribute of the model"
-            )
-        if not self.health:
-            return
-        if logs is not None:
-            logs.update(_worst_of(self.health))
-        self._summaries.write(_by_layer(read), epoch)
-        if self._statistics:
-            exponents = self._statistics.read_exponents()
-            for layer, counts in exponents.items():
-                self.exponents[layer] = self.exponents.get(layer, 0) + counts
-            named = {f"gradient_exponents/{n}": e for n, e in exponents.items()}
-            self._summaries.write_exponents(named, epoch)
-
-    def end(self) -> None:
-        """Keep no function that nobody calls any more."""
-        self._observed = None
-
-    def _by_turns(
-        self, plain: step_functions.StepFunction
-    ) -> step_functions.StepFunction:
         def call_by_turns(*args: Any) -> Any:
             call, self._calls = self._calls, self._calls + 1
             # The first call builds the model.
@@ -329,10 +281,51 @@ class GradientHealthMonitor(Monitor):
             with self._statistics.watching():
                 return self._observed(*args)
 
-        return step_functions.wrapping(call_by_turns, plain)
+        step_functions.put(
+            self.model, "train", step_functions.wrapping(call_by_turns, plain)
+        )
+
+    @never_raising
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Read the figures once, and write them into the logs."""
+        read = self._statistics.read() if self._statistics else {}
+        self.health = read or self.health
+        if not self.health and self._calls > 1:
+            self.switch_off(
+                "no gradient of the model's variables was applied by an optimizer that "
+                "is an attribute of the model"
+            )
+        if not self.health:
+            return
+        if logs is not None:
+            layers = self.health.values()
+            for name, field in _LOGGED.items():
+                # Of several, NaN counts as the largest.
+                worst = np.max([getattr(each, field) for each in layers])
+                logs[name] = float(worst)
+        by_layer = {
+            f"{name}/{layer}": getattr(each, field)
+            for layer, each in read.items()
+            for name, field in _LOGGED.items()
+        }
+        self._summaries.write(by_layer, epoch)
+        if self._statistics:
+            exponents = self._statistics.read_exponents()
+            for layer, counts in exponents.items():
+                self.exponents[layer] = self.exponents.get(layer, 0) + counts
+            named = {f"gradient_exponents/{n}": e for n, e in exponents.items()}
+            self._summaries.write_exponents(named, epoch)
+
+    def end(self) -> None:
+        """Keep no function that nobody calls any more."""
+        self._observed = None
 
     @never_raising
     def _make_observed(self) -> None:
+        """Make the function that takes the figures, once the model is built.
+
+        It computes in float32, with losses scaled as in training.
+        """
         if self._observed is not None:
             return
 
@@ -343,33 +336,8 @@ class GradientHealthMonitor(Monitor):
         config = getattr(partner, "config", None) or current_config()
         low_dtype = self._dtype or low_dtype_of(config)
         self._statistics = GradientStatistics(self.model, low_dtype, fail)
-        self._observed = step_functions.fresh_alike(
-            self.model, "train", self._float32_layer()
-        )
-
-    def _float32_layer(self) -> scope_stack.Layer | None:
-        """Return what keeps the figures' step in float32, with losses scaled alike."""
-        partner = self.sibling("AutoMixedPrecision")
-        if not (getattr(partner, "is_active", False) or switch.is_enabled()):
-            return None
-        layer = float32_scope().opened()
-        model_scopes.undo_after_call(self.model, switch.close_scope)
-        return layer
-
-
-def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:
-    return {
-        # Of several, NaN counts as the largest.
-        "gradient_max": float(np.max([each.largest for each in health.values()])),
-        "gradient_underflow": max(each.underflow_share for each in health.values()),
-        "gradient_overflow": max(each.overflow_share for each in health.values()),
-    }
-
-
-def _by_layer(health: Mapping[str, GradientHealth]) -> dict[str, float]:
-    scalars = {}
-    for layer, each in health.items():
-        scalars[f"gradient_max/{layer}"] = each.largest
-        scalars[f"gradient_underflow/{layer}"] = each.underflow_share
-        scalars[f"gradient_overflow/{layer}"] = each.overflow_share
-    return scalars
+        layer = None
+        if getattr(partner, "is_active", False) or switch.is_enabled():
+            layer = float32_scope().opened()
+            model_scopes.undo_after_call(self.model, switch.close_scope)
+        self._observed = step_functions.fresh_alike(self.model, "train", layer)

@@ -147,14 +147,14 @@ class _OwnScale:
     def __init__(self, optimizer: Any) -> None:
         """Remember how it is before the first step."""
         self._optimizer = optimizer
-        self._applied_before = number(applied_steps(optimizer))
+        self._applied_before = number(OwnScale.of(optimizer).applied_steps)
         self.begin = self.unread(0)()
 
     def unread(self, steps: int) -> Callable[[], ScaleReading]:
         """Return what reads it as it is now, after so many steps, once it is called."""
-        optimizer = self._optimizer
-        of_optimizer = (scale_of, good_steps, applied_steps)
-        tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]
+        own = OwnScale.of(self._optimizer)
+        values = (own.scale, own.good_steps, own.applied_steps)
+        tensors = [tf.convert_to_tensor(value) for value in values]
 
         def read() -> ScaleReading:
             scale, good, applied = map(number, tensors)
@@ -171,44 +171,44 @@ def _chosen(values: Mapping[str, float | int]) -> _Values:
     return float(scale), int(skipped), int(good)
 
 
-# Keras' own loss scale optimizers. That of Keras 3 has its variables once it is built,
-# and takes the scale off gradients when it applies them. That of tf_keras is given
-# gradients in true units, and counts skipped steps as if they had been taken.
 def scales_losses(optimizer: Any) -> bool:
     """Return whether an optimizer is one of Keras' loss scale optimizers."""
     names = (kind.__name__ for kind in type(optimizer).__mro__)
     return any("LossScaleOptimizer" in name for name in names)
 
 
-def scale_of(optimizer: Any) -> Any:
-    """Return what losses are multiplied by: a tensor, a variable or a number."""
-    if _is_of_tf_keras(optimizer):
-        return optimizer.loss_scale
-    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+class OwnScale(NamedTuple):
+    """How one of Keras' loss scale optimizers is: tensors, variables or numbers.
 
+    Attributes:
+      scale: what losses are multiplied by.
+      left_on_gradients: what gradients are still multiplied by when they are applied.
+      good_steps: finite steps since an overflow or a change of scale.
+      applied_steps: steps taken, not those skipped; NaN if not known.
+    """
 
-def scale_left_on_gradients(optimizer: Any) -> Any:
-    """Return what gradients are still multiplied by when they are to be applied."""
-    return 1.0 if _is_of_tf_keras(optimizer) else scale_of(optimizer)
+    scale: Any
+    left_on_gradients: Any
+    good_steps: Any
+    applied_steps: Any
 
+    @classmethod
+    def of(cls, optimizer: Any) -> OwnScale:
+        """Read an optimizer of either Keras.
 
-def good_steps(optimizer: Any) -> Any:
-    """Return the finite steps since an overflow or a change of scale, as `scale_of`."""
-    is_of_tf_keras = _is_of_tf_keras(optimizer)
-    name = "dynamic_counter" if is_of_tf_keras else "step_counter"
-    counter = getattr(optimizer, name, None)
-    return 0 if counter is None else counter
-
-
-def applied_steps(optimizer: Any) -> Any:
-    """Return the steps taken, as `scale_of`: not those skipped; NaN if not known."""
-    if _is_of_tf_keras(optimizer):
-        return math.nan
-    return optimizer.inner_optimizer.iterations
-
-
-def _is_of_tf_keras(optimizer: Any) -> bool:
-    return hasattr(optimizer, "get_unscaled_gradients")
+        That of tf_keras is given gradients in true units, and counts skipped steps as
+        if they had been taken. That of Keras 3 has its variables once it is built, and
+        takes the scale off gradients when it applies them.
+        """
+        is_of_tf_keras = hasattr(optimizer, "get_unscaled_gradients")
+        name = "dynamic_counter" if is_of_tf_keras else "step_counter"
+        counter = getattr(optimizer, name, None)
+        good = 0 if counter is None else counter
+        if is_of_tf_keras:
+            return cls(optimizer.loss_scale, 1.0, good, math.nan)
+        built = optimizer.built
+        scale = optimizer.dynamic_scale if built else optimizer.initial_scale
+        return cls(scale, scale, good, optimizer.inner_optimizer.iterations)
 
 
 class ScalePoint(NamedTuple):
@@ -256,7 +256,24 @@ class ScaleHistory:
             ][-_MOST:]
 
 
-class LossScaleMonitor(Monitor):
+class ScaleMonitor(Monitor):
+    """A monitor that reads the loss scale of a `fit`, from its first epoch on."""
+
+    _readings: ScaleReadings | None = None
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self._readings = None
+
+    @never_raising
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Count on from the epochs before; remember the scale before the first one."""
+        if self._readings is None:
+            self._readings = ScaleReadings(self.model)
+        self._readings.begin_epoch()
+
+
+class LossScaleMonitor(ScaleMonitor):
     """Writes `loss_scale`, `skipped_steps` and `good_steps` into the logs.
 
     They are there for every `fit`: 1, 0 and the number of steps where nothing is
@@ -292,7 +309,7 @@ class LossScaleMonitor(Monitor):
 
     def begin(self) -> None:
         """Forget an earlier run."""
-        self._readings: ScaleReadings | None = None
+        super().begin()
         self.latest = ScaleReading()
         self._read_at = 0
         self._unread: list[tuple[int, Callable[[], ScaleReading]]] = []
@@ -300,13 +317,6 @@ class LossScaleMonitor(Monitor):
         shown_as_is = getattr(progress, "stateful_metrics", None)
         if isinstance(shown_as_is, set):
             shown_as_is.update(self.latest.as_logs())
-
-    @never_raising
-    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Count on from the epochs before; remember the scale before the first one."""
-        if self._readings is None:
-            self._readings = ScaleReadings(self.model)
-        self._readings.begin_epoch()
 
     @never_raising
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:

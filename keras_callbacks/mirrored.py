@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -77,7 +77,18 @@ def mirrored_strategy(
     """
     all_reduce = checked_any_dtype(all_reduce, "all_reduce")
     check_count("mirrored_strategy", "bucket_bytes", bucket_bytes)
-    names = _devices_to_mirror(devices)
+    if devices is None:
+        present = [device.name for device in tf.config.list_logical_devices()]
+        gpus = [name for name in present if short_name(name).startswith("GPU")]
+        cpus = [name for name in present if short_name(name).startswith("CPU")]
+        names = gpus or cpus
+    else:
+        given = [devices] if isinstance(devices, str) else list(map(str, devices))
+        if not given:
+            raise ConfigError(
+                "devices: received an empty list; None stands for all there are."
+            )
+        names = list(checked_devices(given))
     exchange = None
     if len(names) == 1:
         logging.warning("One device, %s: there is nothing to reduce.", names[0])
@@ -85,20 +96,6 @@ def mirrored_strategy(
         exchange = FusedAllReduce(all_reduce, bucket_bytes)
     _note_earlier_variables()
     return MirroredStrategy(names, exchange)
-
-
-def _devices_to_mirror(devices: Sequence[str] | None) -> list[str]:
-    """Return the full names of devices, all of them there and no two the same."""
-    if devices is None:
-        present = [device.name for device in tf.config.list_logical_devices()]
-        gpus = [name for name in present if short_name(name).startswith("GPU")]
-        return gpus or [name for name in present if short_name(name).startswith("CPU")]
-    given = [devices] if isinstance(devices, str) else list(map(str, devices))
-    if not given:
-        raise ConfigError(
-            "devices: received an empty list; None stands for all there are."
-        )
-    return list(checked_devices(given))
 
 
 def _decorate_keras() -> None:
@@ -127,7 +124,16 @@ def _name_variables(
                 "the model and the optimizer within `with strategy.scope():`."
             )
     given = [pair for pair in pairs if pair[0] is not None]
-    if not given or not strategy.is_fused or _cannot_merge():
+    if not given or not strategy.is_fused:
+        return reduce(optimizer, pairs)
+    # Where XLA compiles replicas do not meet.
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+        logging.log_first_n(
+            logging.WARNING,
+            "In functions compiled by XLA gradients are exchanged in float32, as "
+            "TensorFlow does it; compile(jit_compile=False) exchanges them in 16 bits.",
+            1,
+        )
         return reduce(optimizer, pairs)
     context = tf.distribute.get_replica_context()
     reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
@@ -138,22 +144,15 @@ def _reduce_to_variables(strategy: Any, pairs: Sequence[tuple[Any, Any]]) -> Any
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 
 
-def _cannot_merge() -> bool:
-    """Return whether replicas do not meet here; log what that means for them."""
-    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return False
-    logging.log_first_n(
-        logging.WARNING,
-        "In functions compiled by XLA gradients are exchanged in float32, as "
-        "TensorFlow does it; compile(jit_compile=False) exchanges them in 16 bits.",
-        1,
-    )
-    return True
-
-
 def _note_earlier_variables() -> None:
     """Warn of models made before the strategy, which it does not mirror."""
-    earlier = list(_unmirrored_variables())
+    # A model that nobody holds any more is not one to warn of.
+    gc.collect()
+    # Not isinstance: asking a proxy for its class may load what it stands for.
+    variables = (v for v in gc.get_objects() if issubclass(type(v), tf.Variable))
+    # Those of metrics and the like are scalars.
+    weights = (v for v in variables if v.trainable and v.shape.rank != 0)
+    earlier = [v for v in weights if not private.is_replicated(v)]
     if not earlier:
         return
     names = ", ".join(f"{v.name} {tuple(v.shape)}" for v in earlier[:_NAMED])
@@ -164,16 +163,3 @@ def _note_earlier_variables() -> None:
         names,
         more,
     )
-
-
-def _unmirrored_variables() -> Iterator[Any]:
-    # A model that nobody holds any more is not one to warn of.
-    gc.collect()
-    for thing in gc.get_objects():
-        # Not isinstance: asking a proxy for its class may load what it stands for.
-        if not issubclass(type(thing), tf.Variable):
-            continue
-        # Those of metrics and the like are scalars.
-        is_weight = thing.trainable and thing.shape.rank != 0
-        if is_weight and not private.is_replicated(thing):
-            yield thing

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from grappler_pass.planning.plan import Plan
-from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.callback import Logs, never_raising
 from keras_callbacks.gradient_health_monitor import GradientHealth
 from keras_callbacks.loss_scale_monitor import (
     ScaleHistory,
+    ScaleMonitor,
     ScalePoint,
     ScaleReading,
-    ScaleReadings,
 )
 from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
 from tf_amp.errors import ConfigError
@@ -144,7 +144,7 @@ NAME = "precision_report"
 _PAUSE_S = 30.0
 
 
-class PrecisionReport(Monitor):
+class PrecisionReport(ScaleMonitor):
     """Writes `precision_report.txt`, `.json`, and `.html` if asked to.
 
     They are brought up to date during `fit`, and when it ends or raises; a reader sees
@@ -176,12 +176,23 @@ class PrecisionReport(Monitor):
 
     def begin(self) -> None:
         """Find the folder, and write a first report, so that what fails is known."""
+        super().begin()
         self._watch, self._history = PlanWatch(), ScaleHistory()
         self._events: list[Event] = []
         self._began_s, self._outcome, self._epochs = time.time(), "running", 0
-        self._readings: ScaleReadings | None = None
         self._scale: ScaleReading | None = None
-        self._folder = self._chosen_folder()
+        folder = self._given
+        if folder is None:
+            saved = getattr(self.sibling("ModelCheckpoint"), "filepath", None)
+            backup = getattr(self.sibling("BackupAndRestore"), "backup_dir", None)
+            if saved is None and backup is None:
+                raise ConfigError(
+                    "no folder is given, and no ModelCheckpoint or BackupAndRestore "
+                    "beside it"
+                )
+            beside: Any = backup if saved is None else saved
+            folder = pathlib.Path(os.fspath(beside)).parent
+        self._folder = pathlib.Path(folder)
         # With that one's plans go what they are for.
         if self.sibling("AutoMixedPrecision") is not None:
             self._summaries = Summaries()
@@ -189,13 +200,6 @@ class PrecisionReport(Monitor):
         model_scopes.undo_after_call(self.model, self._leave)
         self._note("fit began")
         self._write()
-
-    @never_raising
-    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Remember the loss scale before the first epoch."""
-        if self._readings is None:
-            self._readings = ScaleReadings(self.model)
-        self._readings.begin_epoch()
 
     @never_raising
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -299,19 +303,6 @@ class PrecisionReport(Monitor):
             health=dict(getattr(gradients, "health", {})),
             exponents=dict(getattr(gradients, "exponents", {})),
             scales=tuple(self._history.points),
-        )
-
-    def _chosen_folder(self) -> pathlib.Path:
-        if self._given is not None:
-            return pathlib.Path(self._given)
-        checkpoint = self.sibling("ModelCheckpoint")
-        if checkpoint is not None:
-            return pathlib.Path(os.fspath(checkpoint.filepath)).parent
-        backup = self.sibling("BackupAndRestore")
-        if backup is not None:
-            return pathlib.Path(os.fspath(backup.backup_dir)).parent
-        raise ConfigError(
-            "no folder is given, and no ModelCheckpoint or BackupAndRestore beside it"
         )
 
 

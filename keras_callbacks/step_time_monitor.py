@@ -60,7 +60,7 @@ class Comparison(Verdict):
 
 
 class Alternation:
-    """Calls two step functions alternately until enough pairs are timed.
+    """A step function that calls two alternately until enough pairs are timed.
 
     Attributes:
       comparison: what has been measured so far.
@@ -71,53 +71,45 @@ class Alternation:
         self, float32: StepFunction, mixed: StepFunction, pairs: int, steps: int = 1
     ) -> None:
         """Take both functions; one call of a function takes so many steps."""
-        self._float32, self._mixed = float32, mixed
-        self._pairs, self._steps = pairs, steps
         self.comparison, self.is_done = Comparison(()), False
-        self._turns = self._in_turn()
+        self._mixed, self._steps = mixed, steps
+
+        def has_enough(verdict: Verdict) -> bool:
+            self.comparison = Comparison(verdict.pairs)
+            return len(verdict.pairs) >= pairs
+
+        def turns() -> Generator[StepFunction, float, None]:
+            """Yield what is called next, and receive the seconds of a step in it."""
+            for function in (mixed, float32):
+                for _ in range(_WARM_UPS):
+                    yield function
+            yield from in_turn(float32, mixed, has_enough)
+            self.is_done = True
+            yield mixed
+
+        self._turns = turns()
         self._next = next(self._turns)
+        wrapping(self, mixed)
 
-    def step_function(self) -> StepFunction:
-        """Return the function to train with."""
-
-        def call_alternately(*args: Any) -> Any:
-            if self.is_done:
-                return self._mixed(*args)
-            begin = time.perf_counter()
-            result = self._next(*args)
-            _wait_for(result)
-            seconds = (time.perf_counter() - begin) / self._steps
-            self._next = self._turns.send(seconds)
-            return result
-
-        return wrapping(call_alternately, self._mixed)
-
-    def _in_turn(self) -> Generator[StepFunction, float, None]:
-        """Yield what is called next, and receive the seconds of a step in it."""
-        for function in (self._mixed, self._float32):
-            for _ in range(_WARM_UPS):
-                yield function
-        yield from in_turn(self._float32, self._mixed, self._has_enough)
-        self.is_done = True
-        yield self._mixed
-
-    def _has_enough(self, verdict: Verdict) -> bool:
-        self.comparison = Comparison(verdict.pairs)
-        return len(verdict.pairs) >= self._pairs
-
-
-def _wait_for(result: Any) -> None:
-    """Wait until a step is done: reading its results needs all of it."""
-    for value in tf.nest.flatten(result):
-        # What workers are to send has `fetch`.
-        read = getattr(value, "numpy", None) or getattr(value, "fetch", None)
-        if read is not None:
-            read()
+    def __call__(self, *args: Any) -> Any:
+        """Take the steps of one call, timed while there are pairs to come."""
+        if self.is_done:
+            return self._mixed(*args)
+        begin = time.perf_counter()
+        result = self._next(*args)
+        # Reading the results of a step needs all of it.
+        for value in tf.nest.flatten(result):
+            # What workers are to send has `fetch`.
+            read = getattr(value, "numpy", None) or getattr(value, "fetch", None)
+            if read is not None:
+                read()
+        seconds = (time.perf_counter() - begin) / self._steps
+        self._next = self._turns.send(seconds)
+        return result
 
 
 # Of an epoch: these may trace, plan and fill caches.
 _LEFT_OUT = 2
-_NAMES = ("step_ms_median", "step_ms_p95", "examples_per_second")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,29 +124,17 @@ class StepTimes:
     seconds: tuple[float, ...] = ()
     examples: float | None = None
 
-    @property
-    def median(self) -> float:
-        """Median seconds of a step."""
-        return statistics.median(self.seconds)
-
-    @property
-    def p95(self) -> float:
-        """Seconds that 95 of 100 steps stay below."""
-        ranked = sorted(self.seconds)
-        return ranked[min(round(0.95 * len(ranked)), len(ranked) - 1)]
-
-    @property
-    def examples_per_second(self) -> float | None:
-        """Examples in the seconds of a median step."""
-        return None if self.examples is None else self.examples / self.median
-
     def as_logs(self) -> dict[str, float]:
         """Return what goes into the logs; nothing where no step was timed."""
         if not self.seconds:
             return {}
-        values = (self.median * 1e3, self.p95 * 1e3, self.examples_per_second)
-        named = zip(_NAMES, values, strict=True)
-        return {name: value for name, value in named if value is not None}
+        median, ranked = statistics.median(self.seconds), sorted(self.seconds)
+        # 95 of 100 steps stay below.
+        p95 = ranked[min(round(0.95 * len(ranked)), len(ranked) - 1)]
+        logs = {"step_ms_median": median * _MILLI, "step_ms_p95": p95 * _MILLI}
+        if self.examples is not None:
+            logs["examples_per_second"] = self.examples / median
+        return logs
 
 
 class StepTimeMonitor(Monitor):
@@ -203,9 +183,25 @@ class StepTimeMonitor(Monitor):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begin to count; in the first epoch, to compare."""
         self._begun, self._compared, self._written = [], 0, 0
-        if self._is_to_compare:
-            self._is_to_compare = False
-            self._begin_comparison()
+        if not self._is_to_compare:
+            return
+        self._is_to_compare = False
+        mixed = step_functions.current(self.model, "train")
+        partner = self.sibling("AutoMixedPrecision")
+        is_mixed = switch.is_enabled() or getattr(partner, "is_active", False)
+        if mixed is None or not is_mixed:
+            logging.warning(
+                "StepTimeMonitor compares nothing: this fit is in float32 anyway."
+            )
+            return
+        layer = mixed_precision_scope(enabled=False).opened()
+        model_scopes.undo_after_call(self.model, switch.close_scope)
+        fresh = step_functions.fresh(self.model, "train")
+        float32 = step_functions.in_layer(fresh, layer)
+        self._alternation = Alternation(
+            float32, mixed, self._compare, step_functions.steps_per_call(self.model)
+        )
+        step_functions.put(self.model, "train", self._alternation)
 
     # It is called in turn even where the end of a batch is not.
     @never_raising
@@ -240,67 +236,42 @@ class StepTimeMonitor(Monitor):
             return
         self._write_steps()
         begun, self._begun = self._begun, []
-        self._steps_before += self._steps_of(begun)
+        last = begun[-1][0] + step_functions.steps_per_call(self.model) - 1
+        steps = steps_up_to(last, self.params)
+        self._steps_before += steps
         seconds = _seconds_of(begun)
         left_out = max(_LEFT_OUT, self._compared)
         # An epoch that is all of these still has steps.
         kept = seconds[left_out:] or seconds[_LEFT_OUT:] or seconds
-        self.latest = StepTimes(tuple(kept), self._examples_per_step(begun))
+        self.latest = StepTimes(tuple(kept), self._examples_per_step(steps))
 
     def _write_steps(self) -> None:
         begun, self._written = self._begun[self._written :], len(self._begun) - 1
         numbers = (self._steps_before + batch for batch, _ in begun[1:])
-        times = ({"step_ms": seconds * 1e3} for seconds in _seconds_of(begun))
+        times = ({"step_ms": seconds * _MILLI} for seconds in _seconds_of(begun))
         self._summaries.write_steps(zip(numbers, times, strict=True))
 
-    def _examples_per_step(self, begun: list[tuple[int, float]]) -> float | None:
+    def _examples_per_step(self, steps: int) -> float | None:
+        """Return the batch size, by what the model's loss was averaged over so far."""
         if self._batch_size is not None:
             return float(self._batch_size)
-        counted, steps = _examples_counted(self.model), self._steps_of(begun)
+        metrics = getattr(self.model, "metrics", ())
+        losses = (each for each in metrics if getattr(each, "name", "") == "loss")
+        counts = (getattr(loss, "count", None) for loss in losses)
+        counted = next((number(each) for each in counts if each is not None), 0.0)
         # A loss that is averaged over steps counts these instead.
-        if counted is None or counted <= steps:
-            logging.log_first_n(
-                logging.WARNING,
-                "StepTimeMonitor: the model does not count examples; examples_per_"
-                "second takes StepTimeMonitor(batch_size=...).",
-                1,
-            )
-            return None
-        return counted / steps
-
-    def _steps_of(self, begun: list[tuple[int, float]]) -> int:
-        last = begun[-1][0] + step_functions.steps_per_call(self.model) - 1
-        return steps_up_to(last, self.params)
-
-    def _begin_comparison(self) -> None:
-        mixed = step_functions.current(self.model, "train")
-        partner = self.sibling("AutoMixedPrecision")
-        is_mixed = switch.is_enabled() or getattr(partner, "is_active", False)
-        if mixed is None or not is_mixed:
-            logging.warning(
-                "StepTimeMonitor compares nothing: this fit is in float32 anyway."
-            )
-            return
-        layer = mixed_precision_scope(enabled=False).opened()
-        model_scopes.undo_after_call(self.model, switch.close_scope)
-        fresh = step_functions.fresh(self.model, "train")
-        float32 = step_functions.in_layer(fresh, layer)
-        self._alternation = Alternation(
-            float32, mixed, self._compare, step_functions.steps_per_call(self.model)
+        if counted > steps:
+            return counted / steps
+        logging.log_first_n(
+            logging.WARNING,
+            "StepTimeMonitor: the model does not count examples; examples_per_"
+            "second takes StepTimeMonitor(batch_size=...).",
+            1,
         )
-        step_functions.put(self.model, "train", self._alternation.step_function())
+        return None
 
 
 def _seconds_of(begun: list[tuple[int, float]]) -> list[float]:
     """Return the seconds of a step in each call (batch, begin) that one follows."""
     pairs = itertools.pairwise(begun)
     return [(b - a) / max(last - first, 1) for (first, a), (last, b) in pairs]
-
-
-def _examples_counted(model: Any) -> float | None:
-    """Return the weights that the model's loss was averaged over in this epoch."""
-    for metric in getattr(model, "metrics", ()):
-        count = getattr(metric, "count", None)
-        if getattr(metric, "name", "") == "loss" and count is not None:
-            return number(count)
-    return None

@@ -145,10 +145,16 @@ class Summaries:
 
         They are by name; counts of the float32 exponents -127 to 128, [256].
         """
-        histograms = [
-            _value(name, "histograms", _histogram(counts))
-            for name, counts in exponents.items()
-        ]
+        histograms = []
+        for name, counts in exponents.items():
+            # Left edge, right edge and count, without the empty ends.
+            (filled,) = np.nonzero(counts)
+            rows = np.zeros((0, 3))
+            if filled.size:
+                places = np.arange(filled[0], filled[-1] + 1)
+                left = places - 127.0
+                rows = np.stack([left, left + 1.0, counts[places]], axis=1)
+            histograms.append(_value(name, "histograms", rows))
         self._write([(epoch, histograms)])
 
     def write_plans(self, plans: Iterable[WatchedPlan], epoch: int) -> None:
@@ -209,16 +215,6 @@ def _value(tag: str, plugin: str, content: Any) -> Any:
     )
     tensor = tf.make_tensor_proto(content)
     return tf.compat.v1.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
-
-
-def _histogram(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return rows of left edge, right edge and count, without the empty ends."""
-    (filled,) = np.nonzero(counts)
-    if not filled.size:
-        return np.zeros((0, 3))
-    places = np.arange(filled[0], filled[-1] + 1)
-    left = places - 127.0
-    return np.stack([left, left + 1.0, counts[places]], axis=1)
 
 
 def writes(model: Any) -> bool:

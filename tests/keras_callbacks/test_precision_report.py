@@ -3,7 +3,6 @@
 import json
 
 import keras
-import numpy as np
 import pytest
 
 import tf_amp
@@ -11,12 +10,11 @@ from grappler_pass.planning.plan import Plan
 from keras_callbacks import GradientHealthMonitor, PrecisionReport, StepTimeMonitor
 from keras_callbacks.loss_scale_monitor import ScaleHistory, ScalePoint
 from tests.keras_programs import (
-    X,
-    Y,
     both_keras,
     fit,
     half,
     loss_scale_optimizer,
+    overflowing,
     telling_model,
 )
 from tf_amp.tools.job_page import html_from_record
@@ -114,11 +112,8 @@ def test_a_report_that_cannot_be_written_leaves_fit_alone(tmp_path, caplog):
 def test_steps_that_a_loss_scale_optimizer_skips_are_told_where_it_counts_them(
     kit, tmp_path
 ):
-    inputs = X.copy()
-    inputs[8:16] = np.inf
     model = telling_model(kit, loss_scale_optimizer(kit, 4.0))
-    options = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": 2}
-    model.fit(inputs, Y, callbacks=[PrecisionReport(tmp_path)], **options)
+    fit(model, PrecisionReport(tmp_path), x=overflowing(), epochs=2)
     text = (tmp_path / "precision_report.txt").read_text()
     events = [line.split("  ")[-1] for line in text.splitlines()]
     told = [event for event in events if "by the end of" in event]
