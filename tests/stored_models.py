@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 WIDTH = 256
+# What their conversions are planned for.
+PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
 def _inputs(*shape: int) -> np.ndarray:

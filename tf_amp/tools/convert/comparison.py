@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +17,7 @@ from tf_amp.run import batches as data
 from tf_amp.run import progress
 from tf_amp.run.graph_cases import rounded
 from tf_amp.run.graph_copy import Array
-from tf_amp.tools.convert.files import frozen_graph
+from tf_amp.tools.convert import files
 from tf_amp.tools.convert.job import Job
 from tf_amp.tools.convert.rewriting import unmixed
 from tf_amp.tools.ranges import joined, ranges_of
@@ -30,52 +29,66 @@ _BATCH = 8
 _DEFAULT = "serving_default"
 
 
-def compared_signatures(
-    job: Job, draft: pathlib.Path, low_dtype: str
+class _Part(NamedTuple):
+    """What can be run of a stored model: one of its signatures, or a frozen graph.
+
+    Attributes:
+      function: its ConcreteFunction, or the GraphDef.
+      call: takes its inputs by name, with float32 where the model takes 16 bits.
+      variables: that it uses.
+    """
+
+    function: Any
+    call: Callable[..., Any]
+    variables: Sequence[Any] = ()
+
+
+def _parts_of(path: pathlib.Path, item: Item) -> dict[str, _Part]:
+    """Load a model for running it as it is; `item` is of a frozen graph."""
+    with unmixed():
+        if path.is_file():
+            graph_def = files.read(path).meta_graphs[0].graph_def
+            return {"graph": _Part(graph_def, _function_of(graph_def, item))}
+        signatures = data.loaded_signatures(path)
+    return {
+        name: _Part(function, _taking_any_type(function), function.variables)
+        for name, function in signatures.items()
+    }
+
+
+def compared_models(
+    job: Job, draft: pathlib.Path, item: Item, low_dtype: str
 ) -> tuple[dict[str, Verification], tuple[str, ...]]:
-    """Compare each signature of both models, and say which could not be fed.
+    """Compare each part of both models, and say which could not be fed.
 
     NotMeasurableError: the model cannot be run on made-up inputs.
     """
-    given, converted = map(_signatures_of, (job.given, draft))
+    given, converted = (_parts_of(path, item) for path in (job.given, draft))
+    path, size = job.options.calibration, job.options.batch or _BATCH
     found: dict[str, Verification] = {}
     remarks: list[str] = []
-    for name, function in progress.each(tuple(given.items()), "comparing signatures"):
+    for name, part in progress.each(tuple(given.items()), "comparing signatures"):
+        specs = data.specs_of(part.function)
+        words = "made-up inputs" if path is None else str(path)
         try:
-            inputs, words = _inputs(job, data.specs_of(function))
+            # The user's first ones, if there are any.
+            inputs = (
+                {spec.name: data.made_up(spec, size) for spec in specs}
+                if path is None
+                else data.batches_from_file(path, specs)[0]
+            )
         except UnfitDataError as error:
             remarks.append(f"{name} is not verified: {error}")
             continue
         found[name] = compared(
-            function,
-            _taking_any_type(converted[name]),
+            part.call,
+            converted[name].call,
             inputs,
             low_dtype=low_dtype,
-            variables=function.variables,
+            variables=part.variables,
             name=f"{name}, on {words}",
         )
     return found, tuple(remarks)
-
-
-def compared_graphs(
-    job: Job, draft: pathlib.Path, item: Item, low_dtype: str
-) -> dict[str, Verification]:
-    """Compare both frozen graphs; errors are those of `compared_signatures`."""
-    graphs = [frozen_graph(path) for path in (job.given, draft)]
-    specs = data.specs_of(graphs[0])
-    inputs, words = _inputs(job, specs)
-    float32, mixed = (_function_of(graph_def, item) for graph_def in graphs)
-    name = f"graph, on {words}"
-    return {"graph": compared(float32, mixed, inputs, low_dtype=low_dtype, name=name)}
-
-
-def _inputs(job: Job, specs: Sequence[tf.TensorSpec]) -> tuple[data.Batch, str]:
-    """Return inputs, the user's first or made up, and what they are, in words."""
-    path = job.options.calibration
-    if path is not None:
-        return data.batches_from_file(path, specs)[0], str(path)
-    size = job.options.batch or _BATCH
-    return {spec.name: data.made_up(spec, size) for spec in specs}, "made-up inputs"
 
 
 def compared(
@@ -104,8 +117,14 @@ def compared(
     try:
         expected = _results(float32, inputs)
         runs = {"mixed": _results(mixed, inputs), "noise": _results(float32, inputs)}
-        with _rounded_weights(variables, low_dtype):
+        kept = [(variable, variable.numpy()) for variable in variables]
+        try:
+            for variable, value in kept:
+                variable.assign(rounded(value, low_dtype))
             runs["rounded"] = _results(float32, moved)
+        finally:
+            for variable, value in kept:
+                variable.assign(value)
     except tf.errors.OpError as error:
         raise NotMeasurableError(
             f"verify: the model fails on {name.partition(', on ')[2]}: "
@@ -123,31 +142,31 @@ def _results(function: Callable[..., Any], inputs: data.Batch) -> dict[str, Arra
     return {n: np.asarray(value) for n, value in named_leaves(function(**inputs))}
 
 
-def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
-    """Return what the tensors of a SavedModel keep to, in all signatures that fit.
+def ranges_of_model(job: Job, item: Item) -> tuple[Ranges | None, tuple[str, ...]]:
+    """Return what the tensors of a model keep to, in all signatures that fit.
 
     None without data. With it comes what is to be said of signatures that did not run;
-    if none did, that is the error.
+    if none did, that is the error. `item` is of a frozen graph.
     """
     path = job.options.calibration
     if path is None:
         return None, ()
-    signatures = _signatures_of(job.given)
-    if not signatures:
+    parts = _parts_of(job.given, item)
+    if not parts:
         raise ConfigError(
             f"--calibration: {job.source} has no signature that could be fed; export "
             "it with one."
         )
     found: list[Ranges] = []
     errors: dict[str, AmpError] = {}
-    for name, function in signatures.items():
+    for name, part in parts.items():
         try:
-            batches = data.batches_from_file(path, data.specs_of(function))
-            found.append(ranges_of(function, batches))
+            batches = data.batches_from_file(path, data.specs_of(part.function))
+            found.append(ranges_of(part.function, batches, fetches=item.fetch))
         except (UnfitDataError, NotMeasurableError) as error:
             errors[name] = error
     if not found:
-        raise errors[_nearest(signatures, path)]
+        raise errors[_nearest(parts, path)]
     return joined(found), tuple(
         f"{name} did not run on the data, and what it alone computes may leave the "
         f"type's range: {why}"
@@ -155,32 +174,17 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     )
 
 
-def ranges_of_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
-    """Return what the tensors of a bare graph keep to; None without data."""
-    path = job.options.calibration
-    if path is None:
-        return None
-    batches = data.batches_from_file(path, data.specs_of(graph_def))
-    return ranges_of(graph_def, batches, fetches=item.fetch)
-
-
-def _nearest(signatures: Mapping[str, Any], path: pathlib.Path) -> str:
+def _nearest(parts: Mapping[str, _Part], path: pathlib.Path) -> str:
     """Name the signature whose inputs the file's arrays name, else the default one."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = set(archive.files)
     except data.UNREADABLE:
         names = set()
-    for name, function in signatures.items():
-        if {spec.name for spec in data.specs_of(function)} == names:
+    for name, part in parts.items():
+        if {spec.name for spec in data.specs_of(part.function)} == names:
             return name
-    return _DEFAULT if _DEFAULT in signatures else next(iter(signatures))
-
-
-def _signatures_of(folder: pathlib.Path) -> dict[str, Any]:
-    """Load a SavedModel for running it as it is; return its signatures."""
-    with unmixed():
-        return data.loaded_signatures(folder)
+    return _DEFAULT if _DEFAULT in parts else next(iter(parts))
 
 
 def _function_of(graph_def: GraphDef, item: Item) -> Callable[..., Any]:
@@ -195,8 +199,7 @@ def _function_of(graph_def: GraphDef, item: Item) -> Callable[..., Any]:
         return found
 
     signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
-    with unmixed():
-        traced = tf.function(run, input_signature=signature).get_concrete_function()
+    traced = tf.function(run, input_signature=signature).get_concrete_function()
     return lambda **inputs: traced(*(inputs[spec.name] for spec in specs))
 
 
@@ -215,16 +218,3 @@ def _taking_any_type(signature: Any) -> Callable[..., Any]:
         )
 
     return call
-
-
-@contextlib.contextmanager
-def _rounded_weights(variables: Iterable[Any], low_dtype: str) -> Iterator[None]:
-    """Let variables hold what 16 bits make of their values, for a while."""
-    kept = [(variable, variable.numpy()) for variable in variables]
-    for variable, value in kept:
-        variable.assign(rounded(value, low_dtype))
-    try:
-        yield
-    finally:
-        for variable, value in kept:
-            variable.assign(value)

@@ -30,9 +30,7 @@ from tf_amp.errors import (
 )
 
 if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
 
 SAVED_MODEL_FILES = _GRAPH_FILE, _TEXT_FILE = "saved_model.pb", "saved_model.pbtxt"
 VARIABLES = pathlib.PurePath("variables", "variables")
@@ -93,64 +91,88 @@ def unreadable(what: str, *errors: type[Exception]) -> Iterator[None]:
         raise UnreadableModelError(f"{what}: {str(error).rstrip('.')}.") from error
 
 
-def frozen_graph(path: pathlib.Path) -> GraphDef:
-    """Read a frozen graph: one GraphDef whose weights are constants."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    what = f"{path} is damaged or no frozen graph (a serialized GraphDef)"
-    with unreadable(what, DecodeError):
-        graph_def: GraphDef = GraphDef.FromString(path.read_bytes())
-    if not graph_def.node or not all(node.op for node in graph_def.node):
-        raise UnreadableModelError(f"{path} holds no graph (a serialized GraphDef).")
-    return graph_def
+def extras_of(path: pathlib.Path) -> pathlib.Path:
+    """Return where the report of a converted model lies."""
+    return path / EXTRAS if path.is_dir() else beside(path)
 
 
-def frozen_extras(path: pathlib.Path) -> pathlib.Path:
-    """Return where the report of a converted frozen graph lies: beside it."""
+def beside(path: pathlib.Path) -> pathlib.Path:
+    """Return where the report of a converted frozen graph lies, which is a file."""
     return path.with_name(f"{path.name}.tf_amp")
 
 
-def saved_model(folder: pathlib.Path) -> SavedModel:
-    """Read the graphs of a SavedModel."""
+def read(path: pathlib.Path) -> SavedModel:
+    """Read the graphs of a SavedModel's folder, or of a frozen graph's file.
+
+    A frozen graph, whose weights are constants, is a model of one graph without
+    signatures.
+    """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    model = SavedModel()
-    is_text = not (folder / _GRAPH_FILE).is_file()
-    path = folder / (_TEXT_FILE if is_text else _GRAPH_FILE)
+    is_frozen = path.is_file()
+    if not is_frozen:
+        is_text = not (path / _GRAPH_FILE).is_file()
+        path = path / (_TEXT_FILE if is_text else _GRAPH_FILE)
+    kind = "frozen graph (a serialized GraphDef)" if is_frozen else "SavedModel's graph"
     errors = (DecodeError, text_format.ParseError, UnicodeDecodeError)
-    with unreadable(f"{path} is damaged or no SavedModel's graph", *errors):
-        if is_text:
-            text_format.Parse(path.read_text(), model)
-        else:
-            model.ParseFromString(path.read_bytes())
+    with unreadable(f"{path} is damaged or no {kind}", *errors):
+        model = model_from_bytes(path.read_bytes(), path.suffix, is_frozen=is_frozen)
     if not model.meta_graphs:
         raise UnreadableModelError(f"{path} holds no graph; it may have been cut off.")
+    nodes = model.meta_graphs[0].graph_def.node
+    if is_frozen and not (nodes and all(node.op for node in nodes)):
+        raise UnreadableModelError(f"{path} holds no graph (a serialized GraphDef).")
     return model
 
 
-def write_saved_model(
-    model: SavedModel, source: pathlib.Path, folder: pathlib.Path, *, variables: bool
+def model_from_bytes(
+    data: bytes, suffix: str = ".pb", *, is_frozen: bool
+) -> SavedModel:
+    """Parse what `bytes_from_model` returns; of a SavedModel ".pbtxt" is text."""
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    model = SavedModel()
+    if is_frozen:
+        model.meta_graphs.add().graph_def.ParseFromString(data)
+    elif suffix == ".pbtxt":
+        text_format.Parse(data.decode(), model)
+    else:
+        model.ParseFromString(data)
+    return model
+
+
+def bytes_from_model(model: SavedModel, *, is_frozen: bool) -> bytes:
+    """Serialize a model, or the one graph of a frozen one."""
+    proto = model.meta_graphs[0].graph_def if is_frozen else model
+    return bytes(proto.SerializeToString())
+
+
+def write(
+    model: SavedModel, source: pathlib.Path, target: pathlib.Path, *, variables: bool
 ) -> None:
-    """Write the graphs of a SavedModel, and what else `source` holds, to a new folder.
+    """Write the graphs of a model, and what else `source` holds, to a new path.
 
     The files of the variables are copied if `variables` says so.
     """
+    is_frozen = source.is_file()
+    data = bytes_from_model(model, is_frozen=is_frozen)
+    if is_frozen:
+        target.write_bytes(data)
+        return
     left_out = {*SAVED_MODEL_FILES, _FINGERPRINT}
     if not variables:
         left_out.add(VARIABLES.parts[0])
-    extras = EXTRAS.parts[-1]
 
     def ignored(path: str, names: list[str]) -> set[str]:
         if pathlib.Path(path) == source:
             return left_out.intersection(names)
         is_extra = pathlib.Path(path).name == EXTRAS.parts[0]
-        return {extras}.intersection(names) if is_extra else set()
+        return {EXTRAS.parts[-1]}.intersection(names) if is_extra else set()
 
-    shutil.copytree(source, folder, ignore=ignored)
-    (folder / _GRAPH_FILE).write_bytes(model.SerializeToString())
+    shutil.copytree(source, target, ignore=ignored)
+    (target / _GRAPH_FILE).write_bytes(data)
 
 
 def size_of(path: pathlib.Path) -> int:
@@ -264,36 +286,28 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
             if file.is_file():
                 with file.open("rb") as opened:
                     os.fsync(opened.fileno())
-        _put_in_place(draft, target)
+        if not os.path.lexists(target):
+            draft.rename(target)
+        elif target.is_file() and draft.is_file():
+            draft.replace(target)
+        elif not _exchange(draft, target):
+            old = draft.with_name(f"{draft.name}.old")
+            target.rename(old)
+            draft.rename(target)
+            _remove(old)
     except AmpError:
         raise
     except OSError as error:
-        raise ConversionError(f"{target} cannot be written: {_why(error)}") from error
+        why = error.strerror or str(error)
+        # What copies a folder reports all its failures in one text.
+        full = [os.strerror(number) for number in _DISK_FULL]
+        if error.errno in _DISK_FULL or any(text in why for text in full):
+            why = "there is no room left on the disk"
+        raise ConversionError(
+            f"{target} cannot be written: {why}; nothing of it was kept."
+        ) from error
     finally:
         _remove(draft)
-
-
-def _why(error: OSError) -> str:
-    text = error.strerror or str(error)
-    # What copies a folder reports all its failures in one text.
-    is_full = error.errno in _DISK_FULL or any(
-        os.strerror(n) in text for n in _DISK_FULL
-    )
-    reason = "there is no room left on the disk" if is_full else text
-    return f"{reason}; nothing of it was kept."
-
-
-def _put_in_place(draft: pathlib.Path, target: pathlib.Path) -> None:
-    """Rename the draft; what was there before takes the draft's name."""
-    if not os.path.lexists(target):
-        draft.rename(target)
-    elif target.is_file() and draft.is_file():
-        draft.replace(target)
-    elif not _exchange(draft, target):
-        old = draft.with_name(f"{draft.name}.old")
-        target.rename(old)
-        draft.rename(target)
-        _remove(old)
 
 
 def _exchange(first: pathlib.Path, second: pathlib.Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rich.console import Group
@@ -228,9 +228,14 @@ class ConversionReport(Display):
             for name, gain in self.signatures.items()
         ]
         before, after = self.bytes_before / _MEBI, self.bytes_after / _MEBI
+        weights, stored = "weights in float32", self.storage
+        if self.weights != "float32":
+            weights = (
+                f"{len(stored.variables)} variables and {len(stored.constants)} "
+                f"constants in {self.low_dtype}, {len(stored.kept)} matrices in float32"
+            )
         lines.append(
-            f"  size {before:.1f} -> {after:.1f} MiB ({self._storage()}), "
-            f"{self.seconds:.1f} s"
+            f"  size {before:.1f} -> {after:.1f} MiB ({weights}), {self.seconds:.1f} s"
         )
         if self.low_io:
             lines.append(f"  in {self.low_dtype}: {', '.join(self.low_io)}")
@@ -247,26 +252,17 @@ class ConversionReport(Display):
         casts = sum(plan.casts for plan in self.plans.values())
         where = f"({self.opt_level}, {self.device_profile})"
         if not low:
-            if changed := " and ".join(self._changed_beside()):
-                return f"computes in float32 as before {where}; {changed}"
+            # In 16 bits though nothing is computed so.
+            changed = []
+            if self.storage.variables or self.storage.constants:
+                changed.append(f"weights are stored in {self.low_dtype}")
+            if self.low_io:
+                changed.append(f"signatures take and give {self.low_dtype}")
+            if changed:
+                words = " and ".join(changed)
+                return f"computes in float32 as before {where}; {words}"
             return f"nothing to gain in {self.low_dtype} {where}; it stays as it is"
         return (
             f"{low} of {slots} float type attributes to {self.low_dtype} {where}, "
             f"{casts} casts"
-        )
-
-    def _changed_beside(self) -> Iterator[str]:
-        """Yield what is in 16 bits though nothing is computed so."""
-        if self.storage.variables or self.storage.constants:
-            yield f"weights are stored in {self.low_dtype}"
-        if self.low_io:
-            yield f"signatures take and give {self.low_dtype}"
-
-    def _storage(self) -> str:
-        if self.weights == "float32":
-            return "weights in float32"
-        found = self.storage
-        return (
-            f"{len(found.variables)} variables and {len(found.constants)} constants in "
-            f"{self.low_dtype}, {len(found.kept)} matrices in float32"
         )

@@ -7,11 +7,12 @@ float32 or in 16 bits.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,14 +28,12 @@ from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
-from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.view import Item
 from tf_amp.errors import AlreadyMixedError, ConfigError, UnreadableModelError
 from tf_amp.run import progress
 from tf_amp.tools.convert import comparison, files, rewriting
-from tf_amp.tools.convert.files import frozen_extras, frozen_graph
 from tf_amp.tools.convert.job import FLOAT32, JSON_FILE, ConversionReport, Job
 from tf_amp.tools.convert.retyping import retype_signatures
-from tf_amp.tools.convert.rewriting import Mixed, Planner
 from tf_amp.tools.convert.weights import VariablesFile
 
 # That nobody reads, and is no result.
@@ -42,257 +41,204 @@ _NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
 
 def write(job: Job, draft: pathlib.Path) -> ConversionReport:
-    """Write what a job asks for to a file or folder that does not exist yet."""
-    is_frozen = job.kind == files.Kind.FROZEN.value
-    if job.options.to != FLOAT32:
-        return (_convert_frozen if is_frozen else _convert_saved_model)(job, draft)
-    (_take_frozen_graph_back if is_frozen else _take_saved_model_back)(job.given, draft)
-    return job.report(draft)
+    """Write what a job asks for to a file or folder that does not exist yet.
 
-
-def _convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
-    """Write the converted model to a folder that does not exist yet."""
-    model = files.saved_model(job.given)
-    has_signatures = any(
+    A frozen graph goes the way of a SavedModel of one graph without signatures. The
+    folder of its report is in place before the file is, so that the file, which is what
+    programs look for, never lies there without it.
+    """
+    if job.options.to == FLOAT32:
+        _take_back(job.given, draft)
+        return job.report(draft)
+    is_frozen = job.given.is_file()
+    model = files.read(job.given)
+    has_signatures = is_frozen or any(
         not name.startswith("__")
         for meta_graph in model.meta_graphs
         for name in meta_graph.signature_def
     )
+    _refuse_options(job, is_frozen=is_frozen, has_signatures=has_signatures)
+    _refuse_converted(files.extras_of(job.given))
+    file = VariablesFile.of(job.given)
+    if file is not None:
+        file.check()
+    item = _item_of(model.meta_graphs[0], is_frozen)
+    found, unobserved = _converted(job, model, item, file)
+    progress.report("writing")
+    stored = frozenset(found["storage"].variables)
+    files.write(model, job.given, draft, variables=not stored)
+    if stored and file is not None:
+        dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[found["low_dtype"]]])
+        file.write(draft / files.VARIABLES, stored, dtype)
+    warnings = list(found["warnings"])
+    if not has_signatures:
+        warnings.append(
+            "the model has no signatures; the functions of its objects were converted"
+        )
+    warnings += (*rewriting.size_remarks(job.options, found["plans"]), *unobserved)
+    if job.options.verify:
+        found["verifications"], unverified = comparison.compared_models(
+            job, draft, item, found["low_dtype"]
+        )
+        warnings += unverified
+    report = job.report(draft, **{**found, "warnings": tuple(warnings)})
+    with contextlib.ExitStack() as stack:
+        extras = draft / files.EXTRAS
+        if is_frozen:
+            extras = stack.enter_context(files.replacing(files.beside(job.target)))
+        report.save(extras)
+        _keep(job.given, extras)
+    return report
+
+
+def _refuse_options(job: Job, *, is_frozen: bool, has_signatures: bool) -> None:
+    """Refuse what is asked for of a model that lacks what it takes."""
+    if is_frozen and not job.options.keep_io:
+        raise ConfigError(
+            f"--no-keep-io (keep_io=False): {job.source} is a frozen graph, which has "
+            "no signatures whose dtypes could change; other models have."
+        )
     if job.options.verify and not has_signatures:
         raise ConfigError(
             f"--verify: {job.source} has no signature that could be run; export it "
             "with one, or convert it without --verify (verify=True)."
         )
-    _refuse_converted(job.given / files.EXTRAS)
-    file = VariablesFile.of(job.given)
-    if file is not None:
-        file.check()
-    seen, unobserved = comparison.ranges_of_model(job)
-    planner = rewriting.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
-    low_io = _retype_signatures(job, model, planner)
-    mixed = _mix(job, model, planner, file)
-    _write(job, draft, model, mixed, file)
-    warnings = list(mixed.warnings)
-    if not has_signatures:
-        warnings.append(
-            "the model has no signatures; the functions of its objects were converted"
-        )
-    warnings += (*rewriting.size_remarks(job.options, mixed.plans), *unobserved)
-    found = {**mixed._asdict(), "low_io": low_io}
-    if job.options.verify:
-        found["verifications"], unverified = comparison.compared_signatures(
-            job, draft, mixed.low_dtype
-        )
-        warnings += unverified
-    report = job.report(draft, **{**found, "warnings": tuple(warnings)})
-    extras = draft / files.EXTRAS
-    report.save(extras)
-    original = files.saved_model(job.given)
-    _keep(original, (each.graph_def for each in original.meta_graphs), extras)
-    return report
 
 
-def _retype_signatures(
-    job: Job, model: SavedModel, planner: Planner
-) -> tuple[str, ...]:
-    """Put the signatures in 16 bits if that is asked for; return what changes."""
-    if job.options.keep_io:
-        return ()
-    low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
-    changed = (retype_signatures(graph, low_dtype) for graph in model.meta_graphs)
-    found = tuple(dict.fromkeys(name for names in changed for name in names))
-    if not found:
-        raise ConfigError(
-            f"--no-keep-io (keep_io=False): {job.source} has no signature with float32 "
-            "inputs or outputs."
-        )
-    return found
+def _converted(
+    job: Job, model: SavedModel, item: Item, file: VariablesFile | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Rewrite every graph of a model in place.
 
-
-def _mix(
-    job: Job, model: SavedModel, planner: Planner, file: VariablesFile | None
-) -> Mixed:
-    """Rewrite every graph of a model in place; return what came of the first."""
-    low = job.options.weights != FLOAT32
-    if low and len(model.meta_graphs) > 1:
-        tags = [list(m.meta_info_def.tags) for m in model.meta_graphs]
+    Returns:
+      Fields of the report; and what is to be said of signatures that did not run on
+      the data.
+    """
+    options, graphs = job.options, model.meta_graphs
+    seen, unobserved = comparison.ranges_of_model(job, item)
+    planner = rewriting.planner_for(options, graphs[0].graph_def, seen)
+    low_io: tuple[str, ...] = ()
+    if not options.keep_io:
+        low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
+        changed = (retype_signatures(each, low_dtype) for each in graphs)
+        low_io = tuple(dict.fromkeys(name for names in changed for name in names))
+        if not low_io:
+            raise ConfigError(
+                f"--no-keep-io (keep_io=False): {job.source} has no signature with "
+                "float32 inputs or outputs."
+            )
+    if options.weights != FLOAT32 and len(graphs) > 1:
+        tags = [list(m.meta_info_def.tags) for m in graphs]
         raise ConfigError(
             f"--weights low: {job.source} holds {len(tags)} graphs (tags {tags}) that "
             "share their variables; only models with one graph can store them low."
         )
-    found = [
-        rewriting.mix(meta_graph, _item_of(meta_graph), planner, job.options, file)
-        for meta_graph in model.meta_graphs
+    # The first one is what the report is of.
+    items = [item, *(_item_of(each, False) for each in graphs[1:])]
+    mixed = [
+        rewriting.mix(meta_graph, of_graph, planner, options, file)
+        for meta_graph, of_graph in zip(graphs, items, strict=True)
     ]
-    return rewriting.merged(found)
+    return {**rewriting.merged(mixed)._asdict(), "low_io": low_io}, unobserved
 
 
-def _write(
-    job: Job,
-    draft: pathlib.Path,
-    model: SavedModel,
-    mixed: Mixed,
-    file: VariablesFile | None,
-) -> None:
-    progress.report("writing")
-    stored = frozenset(mixed.storage.variables)
-    files.write_saved_model(model, job.given, draft, variables=not stored)
-    if stored and file is not None:
-        dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[mixed.low_dtype]])
-        file.write(draft / files.VARIABLES, stored, dtype)
+def _item_of(meta_graph: MetaGraphDef, is_frozen: bool) -> Item:
+    """Return what a graph is run for, and what else names its nodes.
 
-
-def _convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
-    """Write the converted graph to a file that does not exist yet.
-
-    The folder of the report is in place before the file is, so that the file, which is
-    what programs look for, never lies there without it.
+    A bare graph is run for whatever nobody reads. Of a SavedModel's the signatures say
+    it; savers, assets and collections name further nodes.
     """
-    if not job.options.keep_io:
-        raise ConfigError(
-            f"--no-keep-io (keep_io=False): {job.source} is a frozen graph, which has "
-            "no signatures whose dtypes could change; other models have."
-        )
-    graph_def = frozen_graph(job.given)
-    _refuse_converted(frozen_extras(job.given))
-    item = _frozen_item(graph_def)
-    seen = comparison.ranges_of_graph(job, graph_def, item)
-    planner = rewriting.planner_for(job.options, graph_def, seen)
-    meta_graph = MetaGraphDef(graph_def=graph_def)
-    mixed = rewriting.mix(meta_graph, item, planner, job.options, None)
-    draft.write_bytes(meta_graph.graph_def.SerializeToString())
-    warnings = (*mixed.warnings, *rewriting.size_remarks(job.options, mixed.plans))
-    found = mixed._replace(warnings=warnings)._asdict()
-    if job.options.verify:
-        found["verifications"] = comparison.compared_graphs(
-            job, draft, item, mixed.low_dtype
-        )
-    report = job.report(draft, **found)
-    with files.replacing(frozen_extras(job.target)) as extras:
-        report.save(extras)
-        _keep(graph_def, [graph_def], extras)
-    return report
-
-
-def _item_of(meta_graph: MetaGraphDef) -> Item:
-    """Return what a SavedModel's graph is run for, and what else names its nodes."""
-    fetch: list[str] = []
-    feed: list[str] = []
+    nodes = meta_graph.graph_def.node
+    if is_frozen:
+        read = {name_in(text) for node in nodes for text in node.input}
+        ends = (node for node in nodes if node.op not in _NO_RESULTS)
+        fetch = [node.name for node in ends if node.name not in read]
+        feed = [node.name for node in nodes if node.op in INPUT_OPS]
+        return Item(_unique(fetch), _unique(feed))
+    fetch, feed = [], []
     for _, signature in sorted(meta_graph.signature_def.items()):
         fetch += _nodes_of(signature.outputs)
         feed += _nodes_of(signature.inputs)
-    present = {node.name for node in meta_graph.graph_def.node}
-    named = [name for name in _named(meta_graph) if name in present]
-    return Item(_unique(fetch), _unique(feed), _unique(named))
+    saver = meta_graph.saver_def
+    named = [
+        saver.filename_tensor_name,
+        saver.save_tensor_name,
+        saver.restore_op_name,
+    ]
+    for asset in meta_graph.asset_file_def:
+        named += _texts_of(asset.tensor_info)
+    for collection in meta_graph.collection_def.values():
+        named += collection.node_list.value
+        for value in collection.bytes_list.value:
+            # It may be the stored description of a variable.
+            with contextlib.suppress(DecodeError):
+                each = VariableDef.FromString(value)
+                named += (each.variable_name, each.initializer_name, each.snapshot_name)
+    present = {node.name for node in nodes}
+    preserve = [name for name in map(name_in, named) if name in present]
+    return Item(_unique(fetch), _unique(feed), _unique(preserve))
 
 
-def _frozen_item(graph_def: GraphDef) -> Item:
-    """Return what a bare graph is run for: whatever nobody reads."""
-    read = {split_input(text)[0] for node in graph_def.node for text in node.input}
-    fetch = (
-        node.name
-        for node in graph_def.node
-        if node.name not in read and node.op not in _NO_RESULTS
-    )
-    feed = (node.name for node in graph_def.node if node.op in INPUT_OPS)
-    return Item(_unique(fetch), _unique(feed))
+def _nodes_of(tensors: Mapping[str, TensorInfo]) -> list[str]:
+    """Name the nodes of tensors in one order, which a protobuf's map has not."""
+    infos = (info for _, info in sorted(tensors.items()))
+    return [name_in(text) for info in infos for text in _texts_of(info)]
 
 
-def _nodes_of(tensors: Mapping[str, TensorInfo]) -> Iterator[str]:
-    """Yield the nodes of tensors in one order, which a protobuf's map has not."""
-    for _, info in sorted(tensors.items()):
-        yield from _names(info)
-
-
-def _names(info: TensorInfo) -> Iterator[str]:
-    """Yield the nodes whose tensors a signature names."""
+def _texts_of(info: TensorInfo) -> Iterator[str]:
+    """Yield the tensors that a signature names as one."""
     kind = info.WhichOneof("encoding")
-    if kind == "coo_sparse":
+    if kind == "name":
+        yield info.name
+    elif kind == "coo_sparse":
         sparse = info.coo_sparse
-        yield from map(
-            name_in,
-            (
-                sparse.values_tensor_name,
-                sparse.indices_tensor_name,
-                sparse.dense_shape_tensor_name,
-            ),
-        )
+        yield from (sparse.values_tensor_name, sparse.indices_tensor_name)
+        yield sparse.dense_shape_tensor_name
     elif kind == "composite_tensor":
         for component in info.composite_tensor.components:
-            yield from _names(component)
-    elif kind == "name":
-        yield name_in(info.name)
+            yield from _texts_of(component)
 
 
-def _named(meta_graph: MetaGraphDef) -> Iterator[str]:
-    """Yield the nodes that savers, assets and collections name."""
-    saver = meta_graph.saver_def
-    yield from map(
-        name_in,
-        (saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name),
-    )
-    for asset in meta_graph.asset_file_def:
-        yield from _names(asset.tensor_info)
-    for collection in meta_graph.collection_def.values():
-        yield from map(name_in, collection.node_list.value)
-        for value in collection.bytes_list.value:
-            yield from _variable_names(value)
-
-
-def _variable_names(value: bytes) -> Iterator[str]:
-    """Yield what a stored description of a variable names, if it is one."""
-    try:
-        variable = VariableDef.FromString(value)
-    except DecodeError:
-        return
-    yield from map(
-        name_in,
-        (variable.variable_name, variable.initializer_name, variable.snapshot_name),
-    )
-
-
-def _unique(names: Iterator[str] | list[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in names if name))
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 _FILE = "original.pb.gz"
 _LEFT_OUT = "_left_out"
 _LARGE_BYTES = 1024
 
-_Proto = TypeVar("_Proto", bound=Any)
 
+def _keep(given: pathlib.Path, extras: pathlib.Path) -> None:
+    """Write a model's graphs as they are into the folder of its report.
 
-def _keep(original: Any, graphs: Iterable[GraphDef], extras: pathlib.Path) -> None:
-    """Write a model's protobuf into the folder of its report.
-
-    It is changed in place: large constants of the graphs within lose their values.
+    Large constants lose their values, which are in the converted model, too.
     """
-    for graph_def in graphs:
-        for node in _constants(graph_def).values():
+    original = files.read(given)
+    for meta_graph in original.meta_graphs:
+        for node in _constants(meta_graph.graph_def).values():
             if node.attr["value"].tensor.ByteSize() > _LARGE_BYTES:
                 node.attr["value"].Clear()
                 node.attr[_LEFT_OUT].b = True
-    written = gzip.compress(original.SerializeToString(), mtime=0)
-    (extras / _FILE).write_bytes(written)
+    content = files.bytes_from_model(original, is_frozen=given.is_file())
+    (extras / _FILE).write_bytes(gzip.compress(content, mtime=0))
 
 
-def _take_frozen_graph_back(given: pathlib.Path, draft: pathlib.Path) -> None:
-    """Write what a converted frozen graph was to a file."""
-    converted = files.frozen_graph(given)
-    original = _kept(files.frozen_extras(given), type(converted)())
-    _fill_constants(original, converted)
-    draft.write_bytes(original.SerializeToString())
-
-
-def _take_saved_model_back(given: pathlib.Path, draft: pathlib.Path) -> None:
-    """Write what a converted SavedModel was to a folder that does not exist yet."""
-    converted = files.saved_model(given)
-    extras = given / files.EXTRAS
-    original = _kept(extras, type(converted)())
+def _take_back(given: pathlib.Path, draft: pathlib.Path) -> None:
+    """Write what a converted model was to a path that does not exist yet."""
+    converted, extras = files.read(given), files.extras_of(given)
+    path = extras / _FILE
+    if not path.is_file():
+        raise UnreadableModelError(
+            f"there is no {path}: only a model that tf-amp has converted, with all "
+            "that was written beside it, goes back to float32."
+        )
+    with files.unreadable(f"{path} is damaged", OSError, EOFError, DecodeError):
+        content = gzip.decompress(path.read_bytes())
+        original = files.model_from_bytes(content, is_frozen=given.is_file())
     for own, other in zip(original.meta_graphs, converted.meta_graphs, strict=True):
         _fill_constants(own.graph_def, other.graph_def)
     file = VariablesFile.of(given)
-    files.write_saved_model(original, given, draft, variables=file is None)
+    files.write(original, given, draft, variables=file is None)
     if file is not None:
         stored = _report(extras).get("storage", {}).get("variables", ())
         target = draft / files.VARIABLES
@@ -323,20 +269,6 @@ def _report(extras: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def _kept(extras: pathlib.Path, proto: _Proto) -> _Proto:
-    """Fill a protobuf with what `keep` wrote, large constants still left out."""
-    path = extras / _FILE
-    if not path.is_file():
-        raise UnreadableModelError(
-            f"there is no {path}: only a model that tf-amp has converted, with all "
-            "that was written beside it, goes back to float32."
-        )
-    errors = (OSError, EOFError, DecodeError)
-    with files.unreadable(f"{path} is damaged", *errors):
-        proto.ParseFromString(gzip.decompress(path.read_bytes()))
-    return proto
-
-
 def _fill_constants(original: GraphDef, converted: GraphDef) -> None:
     """Put the values left out, in float32, back into `original`, in place."""
     found = _constants(converted)
@@ -350,17 +282,11 @@ def _fill_constants(original: GraphDef, converted: GraphDef) -> None:
             )
         del node.attr[_LEFT_OUT]
         node.attr["value"].CopyFrom(found[key].attr["value"])
-        _restore_type(node)
-
-
-def _restore_type(node: NodeDef) -> None:
-    """Make the value of a constant one of the type that its node says."""
-    proto = node.attr["value"].tensor
-    wanted = node.attr["dtype"].type
-    if proto.dtype == wanted:
-        return
-    value = tf.make_ndarray(proto).astype(np.float32)
-    proto.CopyFrom(tf.make_tensor_proto(value, dtype=wanted))
+        # The type is the one that the node says.
+        value, dtype = node.attr["value"].tensor, node.attr["dtype"].type
+        if value.dtype != dtype:
+            array = tf.make_ndarray(value).astype(np.float32)
+            value.CopyFrom(tf.make_tensor_proto(array, dtype=dtype))
 
 
 def _constants(graph_def: GraphDef) -> Mapping[tuple[str, str], NodeDef]:

@@ -14,15 +14,15 @@ dtypes.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 from grappler_pass.annotations import REWRITTEN
@@ -65,64 +65,47 @@ def store_low(
     What callers rely on in it stays; there is no file for a graph without variables.
     """
     low_dtype = DTYPE_ENUMS[settings.low_dtype]
-    bodies = _bodies(meta_graph.graph_def)
+    graph_def, objects = meta_graph.graph_def, meta_graph.object_graph_def
+    # The graph itself and its functions as graphs, as far as they can be.
+    bodies = {MAIN: Graph(graph_def)}
+    library = conversion.library_of(graph_def)
+    for name, function in library.items():
+        with contextlib.suppress(conversion.FunctionError):
+            body, _ = conversion.graph_from_function(function, library)
+            body.ClearField("library")
+            bodies[name] = Graph(body)
     excluded_by = finder(settings.exclude)
     chosen: list[Group] = []
     kept: dict[str, str] = {}
     if file is not None:
-        has_objects = meta_graph.HasField("object_graph_def")
-        objects = meta_graph.object_graph_def if has_objects else None
         dtype = NUMPY_DTYPES[low_dtype]
         chooser = Chooser(bodies, objects, file, item.fetch, excluded_by, dtype)
         chosen, kept = chooser.choose()
     # Functions get such constants as arguments when they are loaded.
     captured = {
         str(node.constant.operation)
-        for node in meta_graph.object_graph_def.nodes
+        for node in objects.nodes
         if node.WhichOneof("kind") == "constant"
     } | item.untouchable
-
-    def is_kept(name: str) -> object:
-        return name in captured or excluded_by(name)
-
     constants: list[str] = []
     for name, body in bodies.items():
         places = (place for group in chosen for place in group.places)
         handles = [place.tensor for place in places if place.function == name]
         uses = (use for group in chosen for use in group.uses if use.function == name)
         _retype_variables(body, handles, [use.node.name for use in uses], low_dtype)
-        constants += _retype_constants(body, low_dtype, is_kept)
-    _put_back(bodies, meta_graph.graph_def)
+        stays = (node for node in body.nodes if node in captured or excluded_by(node))
+        constants += _retype_constants(body, low_dtype, frozenset(stays))
+    _write_nodes(bodies.pop(MAIN), graph_def)
+    for function in graph_def.library.function:
+        if function.signature.name in bodies:
+            body = bodies[function.signature.name].to_graph_def()
+            called = {node.op for node in body.node}.intersection(library)
+            body.library.function.extend(library[name] for name in called)
+            function.CopyFrom(conversion.function_from_graph(body, function))
     for number in (number for group in chosen for number in group.objects):
-        meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
+        objects.nodes[number].variable.dtype = low_dtype
     keys = sorted(key for group in chosen for key in group.keys)
     return Storage(tuple(keys), tuple(constants), kept)
-
-
-def _bodies(graph_def: GraphDef) -> dict[str, Graph]:
-    """Return the graph itself and its functions as graphs, as far as they can be."""
-    bodies = {MAIN: Graph(graph_def)}
-    library = conversion.library_of(graph_def)
-    for name, function in library.items():
-        try:
-            body, _ = conversion.graph_from_function(function, library)
-        except conversion.FunctionError:
-            continue
-        body.ClearField("library")
-        bodies[name] = Graph(body)
-    return bodies
-
-
-def _put_back(bodies: Mapping[str, Graph], graph_def: GraphDef) -> None:
-    library = conversion.library_of(graph_def)
-    _write_nodes(bodies[MAIN], graph_def)
-    for function in graph_def.library.function:
-        if function.signature.name not in bodies:
-            continue
-        body = bodies[function.signature.name].to_graph_def()
-        called = {node.op for node in body.node}.intersection(library)
-        body.library.function.extend(library[name] for name in called)
-        function.CopyFrom(conversion.function_from_graph(body, function))
 
 
 def _write_nodes(graph: Graph, into: GraphDef) -> None:
@@ -149,23 +132,34 @@ def _retype_variables(
             if not _retype_save(graph, name, low_dtype):
                 _cast_up(graph, name, low_dtype)
     for name in handles:
-        if name in graph.nodes and graph.nodes[name].op in REF_VARIABLE_OPS:
-            _cast_reference(graph, name, low_dtype)
+        if name not in graph.nodes or graph.nodes[name].op not in REF_VARIABLE_OPS:
+            continue
+        # A variable of TensorFlow 1 is saved as it is; other readers get float32.
+        others = []
+        for reader in graph.readers(name):
+            if reader.node.op == _SAVE:
+                _save_low(graph, reader, low_dtype)
+            elif reader.node.op not in ASSIGNMENTS or reader.input:
+                others.append(reader)
+        _cast_up_for(graph, others, name, low_dtype)
     # Last, since a new value may be what another variable is read as.
     for name in uses:
         if graph.nodes[name].op in ASSIGNMENTS:
             _retype_assignment(graph, name, low_dtype)
 
 
-def _retype_constants(
-    graph: Graph, low_dtype: int, is_kept: Callable[[str], object]
-) -> list[str]:
-    """Store large constants of a graph in 16 bits; return their names."""
+def _retype_constants(graph: Graph, low_dtype: int, kept: Collection[str]) -> list[str]:
+    """Store large constants of a graph in 16 bits, but for some; return their names."""
     stored = []
     for name, node in list(graph.nodes.items()):
-        if not _is_large_constant(node) or is_kept(name):
+        is_constant = node.op == "Const" and node.attr["dtype"].type == FLOAT32
+        if not is_constant or name in kept:
             continue
-        value = tf.make_ndarray(node.attr["value"].tensor)
+        tensor = node.attr["value"].tensor
+        sizes = [axis.size for axis in tensor.tensor_shape.dim]
+        if len(sizes) < LEAST_RANK or math.prod(sizes) < _LEAST_ELEMENTS:
+            continue
+        value = tf.make_ndarray(tensor)
         with np.errstate(over="ignore"):
             low = value.astype(NUMPY_DTYPES[low_dtype])
         # What overflows stays float32.
@@ -177,13 +171,6 @@ def _retype_constants(
         _cast_up(graph, name, low_dtype)
         stored.append(name)
     return stored
-
-
-def _is_large_constant(node: NodeDef) -> bool:
-    if node.op != "Const" or node.attr["dtype"].type != FLOAT32:
-        return False
-    sizes = [axis.size for axis in node.attr["value"].tensor.tensor_shape.dim]
-    return len(sizes) >= LEAST_RANK and math.prod(sizes) >= _LEAST_ELEMENTS
 
 
 def _retype_assignment(graph: Graph, name: str, low_dtype: int) -> None:
@@ -228,17 +215,6 @@ def _save_low(graph: Graph, save: Reader, low_dtype: int) -> None:
     types[save.input - _BEFORE_TENSORS] = low_dtype
 
 
-def _cast_reference(graph: Graph, variable: str, low_dtype: int) -> None:
-    """Save a variable of TensorFlow 1 in 16 bits; give its other readers float32."""
-    others = []
-    for reader in graph.readers(variable):
-        if reader.node.op == _SAVE:
-            _save_low(graph, reader, low_dtype)
-        elif reader.node.op not in ASSIGNMENTS or reader.input:
-            others.append(reader)
-    _cast_up_for(graph, others, variable, low_dtype)
-
-
 def _cast_up(graph: Graph, name: str, low_dtype: int) -> None:
     """Give all readers of a node's value float32 again, of the same shape."""
     cast = _cast_up_for(graph, graph.readers(name), name, low_dtype)
@@ -265,13 +241,6 @@ def _add_cast(graph: Graph, tensor: str, source: int, target: int) -> str:
     return graph.add(cast)
 
 
-class _Retyped(NamedTuple):
-    """Which arguments and results of a function are in 16 bits now."""
-
-    arguments: frozenset[int] = frozenset()
-    results: frozenset[int] = frozenset()
-
-
 def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ...]:
     """Put the float32 inputs and outputs of all signatures in 16 bits, in place.
 
@@ -281,102 +250,78 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
     Returns:
       What has changed, as "signature.name".
     """
-    low = _Low(meta_graph.graph_def, low_dtype)
-    inputs = [i for s in meta_graph.signature_def.values() for i in s.inputs.values()]
-    low.retype_placeholders(name_in(i.name) for i in inputs if _is_float32(i))
-    low.retype_calls(_retype_wrappers(meta_graph, low_dtype))
-    low.add_casts()
-    changed = tuple(_retype_infos(meta_graph, low))
-    _write_nodes(low.graph, meta_graph.graph_def)
-    return changed
+    graph = Graph(meta_graph.graph_def)
+    signatures = sorted(meta_graph.signature_def.items())
+    # Tensors in 16 bits, and inputs of calls that take them.
+    low: set[str] = set()
+    taking: list[tuple[str, int]] = []
+    for info in (info for _, each in signatures for info in each.inputs.values()):
+        name = name_in(info.name)
+        if _is_float32(info) and graph.nodes[name].op == "Placeholder":
+            graph.edit(name).attr["dtype"].type = low_dtype
+            low.add(name)
+    wrappers = _retype_wrappers(meta_graph, low_dtype)
+    for name, node in graph.nodes.items():
+        if node.op not in PLAIN_CALL_OPS or node.attr["f"].func.name not in wrappers:
+            continue
+        arguments, results = wrappers[node.attr["f"].func.name]
+        for position in arguments:
+            graph.edit(name).attr["Tin"].list.type[position] = low_dtype
+            taking.append((name, position))
+        for output in results:
+            graph.edit(name).attr["Tout"].list.type[output] = low_dtype
+            low.add(f"{name}:{output}" if output else name)
 
-
-class _Low:
-    """What of the main graph is in 16 bits: tensors, and inputs of calls."""
-
-    def __init__(self, graph_def: GraphDef, low_dtype: int) -> None:
-        self.graph = Graph(graph_def)
-        self.dtype = low_dtype
-        self.tensors: set[str] = set()
-        self._taking: list[tuple[str, int]] = []
-
-    def retype_placeholders(self, names: Iterable[str]) -> None:
-        for name in names:
-            if self.graph.nodes[name].op == "Placeholder":
-                self.graph.edit(name).attr["dtype"].type = self.dtype
-                self.tensors.add(name)
-
-    def retype_calls(self, wrappers: Mapping[str, _Retyped]) -> None:
-        for name, node in self.graph.nodes.items():
-            if node.op not in PLAIN_CALL_OPS:
-                continue
-            retyped = wrappers.get(node.attr["f"].func.name, _Retyped())
-            for position in retyped.arguments:
-                self.graph.edit(name).attr["Tin"].list.type[position] = self.dtype
-                self._taking.append((name, position))
-            for output in retyped.results:
-                self.graph.edit(name).attr["Tout"].list.type[output] = self.dtype
-                self.tensors.add(f"{name}:{output}" if output else name)
-
-    def add_casts(self) -> None:
-        """Cast for all that takes float32 of 16 bits, or the other way round."""
-        taking = frozenset(self._taking)
-        for tensor in sorted(self.tensors):
-            readers = self.graph.readers(tensor)
-            others = [r for r in readers if (r.node.name, r.input) not in taking]
-            _cast_up_for(self.graph, others, tensor, self.dtype)
-        for name, position in self._taking:
-            tensor = self.graph.nodes[name].input[position]
-            self.graph.read(name, position, self.low(tensor))
-
-    def low(self, tensor: str) -> str:
+    def lowered(tensor: str) -> str:
         """Return a tensor in 16 bits, as it is or cast."""
         tensor = tensor.removesuffix(":0")
-        if tensor in self.tensors:
-            return tensor
-        return _add_cast(self.graph, tensor, FLOAT32, self.dtype)
+        return tensor if tensor in low else _add_cast(graph, tensor, FLOAT32, low_dtype)
 
-
-def _retype_infos(meta_graph: MetaGraphDef, low: _Low) -> Iterator[str]:
-    """Change what the signatures of the graph itself say; yield what changes."""
-    for name, signature in sorted(meta_graph.signature_def.items()):
+    # Casts for all that takes float32 of 16 bits, or the other way round.
+    for tensor in sorted(low):
+        readers = graph.readers(tensor)
+        others = [r for r in readers if (r.node.name, r.input) not in taking]
+        _cast_up_for(graph, others, tensor, low_dtype)
+    for name, position in taking:
+        graph.read(name, position, lowered(graph.nodes[name].input[position]))
+    changed = []
+    for name, signature in signatures:
         for key, info in sorted(signature.inputs.items()):
-            if _is_float32(info) and split_input(info.name)[0] in low.tensors:
-                info.dtype = low.dtype
-                yield f"{name}.{key}"
+            if _is_float32(info) and split_input(info.name)[0] in low:
+                info.dtype = low_dtype
+                changed.append(f"{name}.{key}")
         for key, info in sorted(signature.outputs.items()):
             if _is_float32(info):
-                tensor = low.low(info.name)
+                tensor = lowered(info.name)
                 info.name = tensor if ":" in tensor else f"{tensor}:0"
-                info.dtype = low.dtype
-                yield f"{name}.{key}"
+                info.dtype = low_dtype
+                changed.append(f"{name}.{key}")
+    _write_nodes(graph, meta_graph.graph_def)
+    return tuple(changed)
 
 
-def _retype_wrappers(
-    meta_graph: MetaGraphDef, low_dtype: int
-) -> Mapping[str, _Retyped]:
+# By number, the arguments and the results of a function that are in 16 bits now.
+_Retyped = tuple[frozenset[int], frozenset[int]]
+
+
+def _retype_wrappers(meta_graph: MetaGraphDef, low_dtype: int) -> dict[str, _Retyped]:
     """Change the functions that the objects of a model call its signatures."""
     objects = meta_graph.object_graph_def
     library = conversion.library_of(meta_graph.graph_def)
-    found: dict[str, _Retyped] = {}
-    for name in _wrapper_names(objects):
-        concrete = objects.concrete_functions[name]
-        bound = len(concrete.bound_inputs)
-        found[name] = _retype_function(library[name], library, bound, low_dtype)
-        _retype_structure(concrete.canonicalized_input_signature, low_dtype)
-        _retype_structure(concrete.output_signature, low_dtype)
+    nodes, found = objects.nodes, {}
+    for root in nodes[0].children if nodes else ():
+        if root.local_name != "signatures":
+            continue
+        for node in (nodes[child.node_id] for child in nodes[root.node_id].children):
+            if node.WhichOneof("kind") != "bare_concrete_function":
+                continue
+            name = str(node.bare_concrete_function.concrete_function_name)
+            concrete = objects.concrete_functions[name]
+            bound = len(concrete.bound_inputs)
+            found[name] = _retype_function(library[name], library, bound, low_dtype)
+            _retype_structure(concrete.canonicalized_input_signature, low_dtype)
+            _retype_structure(concrete.output_signature, low_dtype)
     return found
-
-
-def _wrapper_names(objects: Any) -> Iterator[str]:
-    if not objects.nodes:
-        return
-    roots = (c for c in objects.nodes[0].children if c.local_name == "signatures")
-    for root in roots:
-        for child in objects.nodes[root.node_id].children:
-            node = objects.nodes[child.node_id]
-            if node.WhichOneof("kind") == "bare_concrete_function":
-                yield str(node.bare_concrete_function.concrete_function_name)
 
 
 def _retype_function(
@@ -403,7 +348,7 @@ def _retype_function(
         graph.read(name, 0, cast)
         graph.edit(name).attr["T"].type = outputs[index].type = low_dtype
     function.CopyFrom(conversion.function_from_graph(graph.to_graph_def(), function))
-    return _Retyped(arguments, results)
+    return arguments, results
 
 
 def _retype_structure(value: Any, low_dtype: int) -> None:

@@ -107,8 +107,13 @@ def rewrite(
             continue
         if outcome.plan is not None:
             plans[name] = outcome.plan
-        if outcome.changed:
-            _put(outcome.graph_def, name, changed, library)
+        if outcome.changed and name == MAIN:
+            del changed.node[:]
+            changed.node.extend(outcome.graph_def.node)
+        elif outcome.changed:
+            made = conversion.function_from_graph(outcome.graph_def, library[name])
+            (place,) = (f for f in changed.library.function if f.signature.name == name)
+            place.CopyFrom(made)
     return changed, plans, left_alone
 
 
@@ -121,8 +126,19 @@ def _outcome(
       LeftAloneError, FunctionError, StageError: it stays as it is, and why.
     """
     if name != MAIN:
-        _check(library[name], library, planner.settings.low_dtype)
         function = library[name]
+        if name.startswith(_DATASET_FUNCTIONS):
+            raise LeftAloneError("it belongs to a tf.data pipeline")
+        if planner.settings.low_dtype == "float16":
+            called = conversion.reachable_from(function.node_def, library)
+            bodies = (function, *(library[each] for each in called))
+            ops = {node.op for body in bodies for node in body.node_def}
+            # A new value is no update.
+            if any(map(is_update, ops - {"AssignVariableOp"})):
+                raise LeftAloneError(
+                    "it updates variables, and stored gradients are not scaled for "
+                    "float16"
+                )
         known = known_arguments(function)
         graph_def, item = conversion.graph_from_function(function, library, known)
     shapes = functools.cache(functools.partial(stored_shapes, graph_def, planner.batch))
@@ -137,35 +153,6 @@ def _outcome(
     for node in outcome.graph_def.node:
         node.device = devices.get(node.name, "")
     return outcome
-
-
-def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
-    if str(function.signature.name).startswith(_DATASET_FUNCTIONS):
-        raise LeftAloneError("it belongs to a tf.data pipeline")
-    if low_dtype != "float16":
-        return
-    called = conversion.reachable_from(function.node_def, library)
-    bodies = (function, *(library[name] for name in called))
-    nodes = (node for body in bodies for node in body.node_def)
-    # More than a new value.
-    if any(is_update(node.op) and node.op != "AssignVariableOp" for node in nodes):
-        raise LeftAloneError(
-            "it updates variables, and stored gradients are not scaled for float16"
-        )
-
-
-def _put(
-    changed: GraphDef, name: str, into: GraphDef, library: Mapping[str, FunctionDef]
-) -> None:
-    """Put a rewritten body, in place, into the graph that it belongs to."""
-    if name == MAIN:
-        del into.node[:]
-        into.node.extend(changed.node)
-        return
-    made = conversion.function_from_graph(changed, library[name])
-    for function in into.library.function:
-        if function.signature.name == name:
-            function.CopyFrom(made)
 
 
 def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
@@ -188,9 +175,17 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
         node.attr.pop(SHAPES, None)
     set_batch(sized, batch)
     inferred = _imported(sized)
+
+    def known(found: Shape | None, written: Shape | None) -> Shape | None:
+        """Return what was inferred if all of it is known, else what was written."""
+        if found is not None and None not in found:
+            return found
+        is_open = written and written[0] is None
+        return (batch, *written[1:]) if written and is_open else written
+
     return {
         name: tuple(
-            _known(found, shape, batch)
+            known(found, shape)
             for shape, found in itertools.zip_longest(outputs, inferred.get(name, ()))
         )
         for name, outputs in {**inferred, **shapes}.items()
@@ -227,15 +222,6 @@ def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
     except Exception:
         # An unknown op, or a version of one: prices are then guesses.
         return {}
-
-
-def _known(found: Shape | None, otherwise: Shape | None, batch: int) -> Shape | None:
-    """Return what was found if all of it is known, else the other one with a batch."""
-    if found is not None and None not in found:
-        return found
-    if not otherwise or otherwise[0] is not None:
-        return otherwise
-    return (batch, *otherwise[1:])
 
 
 _LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
@@ -284,17 +270,31 @@ def mix(
 ) -> Mixed:
     """Rewrite a graph with its functions, in place, as the options say."""
     _refuse_mixed(meta_graph.graph_def)
-    warnings = (
-        *_unmatched(options.given["exclude"], meta_graph.graph_def),
-        *_unknown(meta_graph.graph_def),
-    )
+    graph_def = meta_graph.graph_def
+    nodes = list(_all_nodes(graph_def))
+    warnings = [
+        f"the exclusion {pattern!r} matches no operation of the model"
+        for pattern in unmatched(options.given["exclude"], [n.name for n in nodes])
+    ]
+    functions = conversion.library_of(graph_def)
+    ops = Counter(str(node.op) for node in nodes if node.op not in functions)
+    warnings += [
+        f"this TensorFlow does not know the op {op} ({count} nodes); they stay float32"
+        for op, count in sorted(ops.items())
+        if op_def_of(op) is None
+    ]
     storage = Storage()
     if options.weights == "low":
         storage = store_low(meta_graph, item, planner.settings, file)
-    rewritten, plans, left_alone = rewrite(meta_graph.graph_def, item, planner)
-    meta_graph.graph_def.CopyFrom(rewritten)
-    stripping.strip(meta_graph.graph_def)
-    _list_new_ops(meta_graph)
+    rewritten, plans, left_alone = rewrite(graph_def, item, planner)
+    graph_def.CopyFrom(rewritten)
+    stripping.strip(graph_def)
+    # The ops that were put in, where a model lists what it is made of.
+    listed = meta_graph.meta_info_def.stripped_op_list.op
+    known = {op.name for op in listed}
+    for name in ("Cast", "Identity"):
+        if listed and name not in known:
+            listed.add().CopyFrom(op_def(name))
     return Mixed(
         planner.settings.low_dtype,
         planner.device_profile,
@@ -302,7 +302,7 @@ def mix(
         left_alone,
         storage,
         _signature_gains(meta_graph, plans),
-        warnings,
+        tuple(warnings),
     )
 
 
@@ -375,33 +375,3 @@ def _refuse_mixed(graph_def: GraphDef) -> None:
             f"the model is in mixed precision already: {counts}; it was left as it is. "
             "One that was converted goes back to float32 with --to float32."
         )
-
-
-def _unmatched(patterns: Sequence[str], graph_def: GraphDef) -> Iterator[str]:
-    """Say which exclusions find no operation."""
-    names = [node.name for node in _all_nodes(graph_def)] if patterns else []
-    for pattern in unmatched(patterns, names):
-        yield f"the exclusion {pattern!r} matches no operation of the model"
-
-
-def _unknown(graph_def: GraphDef) -> Iterator[str]:
-    """Say which ops this TensorFlow does not know."""
-    functions = conversion.library_of(graph_def)
-    ops = (str(node.op) for node in _all_nodes(graph_def) if node.op not in functions)
-    for op, count in sorted(Counter(ops).items()):
-        if op_def_of(op) is None:
-            yield (
-                f"this TensorFlow does not know the op {op} ({count} nodes); they stay "
-                "float32"
-            )
-
-
-def _list_new_ops(meta_graph: MetaGraphDef) -> None:
-    """Name the ops that were put in, where a model lists what it is made of."""
-    listed = meta_graph.meta_info_def.stripped_op_list.op
-    if not listed:
-        return
-    known = {op.name for op in listed}
-    for name in ("Cast", "Identity"):
-        if name not in known:
-            listed.add().CopyFrom(op_def(name))

@@ -23,7 +23,6 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.functions import conversion
 from grappler_pass.graph.editing import Graph, name_in
@@ -93,7 +92,7 @@ class VariablesFile:
 
     def keys_of_objects(self, objects: SavedObjectGraph) -> dict[int, str]:
         """Return by number of an object the key of its value, for variables."""
-        if _OBJECTS not in self.dtypes:
+        if _OBJECTS not in self.dtypes or not objects.nodes:
             return {}
         saved = TrackableObjectGraph.FromString(self.value(_OBJECTS))
 
@@ -117,33 +116,30 @@ class VariablesFile:
         """Write all tensors, some in another type, to files of another prefix."""
         path.parent.mkdir(parents=True, exist_ok=True)
         keys = sorted(self.dtypes)
-        tensors = []
         with tf.device("/device:CPU:0"):
-            for key in keys:
-                value = self.value(key)
-                if key in retyped:
-                    value = value.astype(dtype)
-                tensors.append(tf.constant(value))
+            values = ((key, self.value(key)) for key in keys)
+            tensors = [
+                tf.constant(value.astype(dtype) if key in retyped else value)
+                for key, value in values
+            ]
+            part = f"{path}_part"
             try:
-                _save(str(path), keys, tensors)
+                tf.raw_ops.SaveV2(
+                    prefix=part,
+                    tensor_names=keys,
+                    shape_and_slices=[""] * len(keys),
+                    tensors=tensors,
+                )
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=[part],
+                    destination_prefix=str(path),
+                    delete_old_dirs=False,
+                )
             except tf.errors.OpError as error:
                 raise ConversionError(
                     f"{path} cannot be written: {error.message}; nothing of it was "
                     "kept."
                 ) from error
-
-
-def _save(path: str, keys: list[str], tensors: list[Any]) -> None:
-    part = f"{path}_part"
-    tf.raw_ops.SaveV2(
-        prefix=part,
-        tensor_names=keys,
-        shape_and_slices=[""] * len(keys),
-        tensors=tensors,
-    )
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[part], destination_prefix=path, delete_old_dirs=False
-    )
 
 
 _PASSING = (FORWARDING_OPS - SWITCH_OPS) | MERGE_OPS
@@ -174,40 +170,138 @@ class Group:
     keys: set[str] = dataclasses.field(default_factory=set)
 
 
-class Handles:
-    """Groups of variables of a graph, found by following their handles."""
+_HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
+ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
+_RESTORE = "RestoreV2"
+LEAST_RANK = 2
 
-    def __init__(self, bodies: Mapping[str, Graph]) -> None:
-        """Index the graph itself, under `MAIN`, and its functions as graphs.
 
-        A function that cannot be taken for a graph is missing; what it does with a
-        handle is not known.
+class Chooser:
+    """Groups variables by their handles, and says which can be stored in 16 bits."""
+
+    def __init__(
+        self,
+        bodies: Mapping[str, Graph],
+        objects: SavedObjectGraph,
+        file: VariablesFile,
+        fetched: Sequence[str],
+        excluded_by: Callable[[str], str],
+        dtype: np.dtype[Any],
+    ) -> None:
+        """Take what a choice is made from.
+
+        Args:
+          bodies: the graph, under `MAIN`, and its functions as graphs. A function that
+            cannot be taken for a graph is missing; what it does with a handle is not
+            known.
+          objects: those of the model; it may have none.
+          file: of the variables.
+          fetched: nodes of the graph itself that are run for their values.
+          excluded_by: returns by the name of a node what keeps it in float32, or
+            nothing.
+          dtype: the 16-bit type.
         """
+        self._bodies, self._objects, self._file = bodies, objects, file
+        self._excluded_by, self._dtype = excluded_by, dtype
         self._library = conversion.library_of(bodies[MAIN])
-        self._bodies = bodies
         self._uses: dict[Place, list[Use]] = {}
         self._meeting: list[tuple[Place, Place]] = []
+        nodes = bodies[MAIN].nodes
+        present = (name for name in fetched if name in nodes)
+        # Of the graph itself, what runs for what is fetched.
+        self._run_nodes = frozenset(
+            reached(present, lambda name: map(name_in, nodes[name].input))
+        )
 
-    def follow(self, place: Place) -> None:
-        """Follow the handle at `place` to all that takes it."""
+    def choose(self) -> tuple[list[Group], dict[str, str]]:
+        """Return what can go to 16 bits; and by key the matrices that stay, and why."""
+        why = [(group, self._why_not(group)) for group in self._named_groups()]
+        kept = {
+            key: reason
+            for group, reason in why
+            for key in sorted(group.keys)
+            if reason and self._is_matrix(key)
+        }
+        return [group for group, reason in why if not reason], kept
+
+    def _named_groups(self) -> tuple[Group, ...]:
+        """Follow every variable, and join what the file shows to be the same one."""
+        for node in self._bodies[MAIN].nodes.values():
+            if node.op in VARIABLE_OPS:
+                self._follow(Place(MAIN, node.name))
+        # Variables that functions of the model's objects are bound to, by number.
+        bound: dict[int, list[Place]] = defaultdict(list)
+        for name, function in self._objects.concrete_functions.items():
+            numbers = function.bound_inputs
+            arguments = self._arguments(name)
+            places = arguments[len(arguments) - len(numbers) :]
+            for place, number in zip(places, numbers, strict=True):
+                if self._objects.nodes[number].WhichOneof("kind") == "variable":
+                    self._follow(place)
+                    bound[number].append(place)
+        same: dict[str, list[Place]] = defaultdict(list)
+        for group in self._groups():
+            for key in self._restored_keys(group):
+                same[key].append(group.places[0])
+        keys = self._file.keys_of_objects(self._objects)
+        for number, key in keys.items():
+            same[key].extend(bound.get(number, ()))
+        for found in same.values():
+            self._meeting.extend(itertools.pairwise(found))
+        groups = self._groups()
+        group_at = {place: group for group in groups for place in group.places}
+        for key, found in same.items():
+            if found:
+                group = group_at[found[0]]
+                group.keys.add(key)
+                group.objects.update(n for n, other in keys.items() if other == key)
+        return groups
+
+    def _follow(self, place: Place) -> None:
+        """Follow the handle at a place to all that takes it."""
         waiting = [place]
         while waiting:
             here = waiting.pop()
             if here in self._uses:
                 continue
             self._uses[here] = []
-            for use in self._uses_of(here):
+            if here.function not in self._bodies:
+                whole = NodeDef(name=here.function, op="function")
+                self._uses[here].append(Use(here.function, whole, 0))
+                continue
+            for reader in self._bodies[here.function].readers(here.tensor):
+                use = Use(here.function, *reader)
                 onward = tuple(self._onward(use))
                 waiting.extend(onward)
                 self._meeting.extend((here, there) for there in onward)
                 if not onward:
                     self._uses[here].append(use)
 
-    def join(self, places: Sequence[Place]) -> None:
-        """Make one group of those of several places that were followed."""
-        self._meeting.extend(itertools.pairwise(places))
+    def _onward(self, use: Use) -> Iterator[Place]:
+        """Yield where a handle goes on to from a node that only passes it."""
+        node = use.node
+        is_switch = node.op == "Switch" and use.input == 0
+        if node.op in _PASSING or is_switch:
+            # Not where it is the value of a variable of TensorFlow 1.
+            if node.attr["T"].type == types_pb2.DT_RESOURCE:
+                yield Place(use.function, node.name)
+                if is_switch:
+                    yield Place(use.function, f"{node.name}:1")
+        elif node.op in CALL_OPS or node.op in self._library:
+            position = use.input - CALL_OPS.get(node.op, 0)
+            if position >= 0:
+                for called in conversion.called_by(node, self._library):
+                    yield self._arguments(called)[position]
+            if node.op in WHILE_OPS:
+                output = f"{node.name}:{use.input}" if use.input else node.name
+                yield Place(use.function, output)
 
-    def groups(self) -> tuple[Group, ...]:
+    def _arguments(self, function: str) -> tuple[Place, ...]:
+        """Return the places of the arguments of a function."""
+        arguments = self._library[function].signature.input_arg
+        return tuple(Place(function, str(arg.name)) for arg in arguments)
+
+    def _groups(self) -> tuple[Group, ...]:
         """Return all groups found so far, of which nothing but handles is known."""
         places = tuple(self._uses)
         numbers = {place: number for number, place in enumerate(places)}
@@ -221,145 +315,55 @@ class Handles:
             for members in connected(itertools.chain(alone, meeting))
         )
 
-    def arguments(self, function: str) -> tuple[Place, ...]:
-        """Return the places of the arguments of a function."""
-        arguments = self._library[function].signature.input_arg
-        return tuple(Place(function, str(arg.name)) for arg in arguments)
-
-    def _uses_of(self, place: Place) -> Iterator[Use]:
-        if place.function not in self._bodies:
-            yield Use(place.function, NodeDef(name=place.function, op="function"), 0)
-            return
-        for reader in self._bodies[place.function].readers(place.tensor):
-            yield Use(place.function, *reader)
-
-    def _onward(self, use: Use) -> Iterator[Place]:
-        """Yield where a handle goes on to from a node that only hands it on."""
-        node = use.node
-        if node.op in _PASSING and _hands_on(node):
-            yield Place(use.function, node.name)
-        elif node.op == "Switch" and use.input == 0 and _hands_on(node):
-            yield Place(use.function, node.name)
-            yield Place(use.function, f"{node.name}:1")
-        elif node.op in CALL_OPS or node.op in self._library:
-            position = use.input - CALL_OPS.get(node.op, 0)
-            if position >= 0:
-                for called in conversion.called_by(node, self._library):
-                    yield self.arguments(called)[position]
-            if node.op in WHILE_OPS:
-                yield Place(use.function, _tensor(node.name, use.input))
-
-
-def _hands_on(node: NodeDef) -> bool:
-    """Return whether a node hands a handle on, and not the value of a v1 variable."""
-    return bool(node.attr["T"].type == types_pb2.DT_RESOURCE)
-
-
-def _tensor(name: str, output: int) -> str:
-    return f"{name}:{output}" if output else name
-
-
-_HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
-ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
-_RESTORE = "RestoreV2"
-LEAST_RANK = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Chooser:
-    """What a choice is made from.
-
-    Bodies are the graph, under `MAIN`, and its functions as graphs; objects those of
-    the model, if it has any; `file` is of its variables. Fetched are names of nodes of
-    the graph itself that are run for their values; `excluded_by` returns by the name of
-    a node what keeps it in float32, or nothing.
-    """
-
-    bodies: Mapping[str, Graph]
-    objects: SavedObjectGraph | None
-    file: VariablesFile
-    fetched: tuple[str, ...]
-    excluded_by: Callable[[str], str]
-    dtype: np.dtype[Any]
-
-    def choose(self) -> tuple[list[Group], dict[str, str]]:
-        """Return what can go to 16 bits; and by key the matrices that stay, and why."""
-        why = [(group, self._why_not(group)) for group in self._groups()]
-        kept = {
-            key: reason
-            for group, reason in why
-            for key in sorted(group.keys)
-            if reason and self._is_matrix(key)
-        }
-        return [group for group, reason in why if not reason], kept
-
-    def _groups(self) -> tuple[Group, ...]:
-        """Follow every variable, and join what the file shows to be the same one."""
-        handles = Handles(self.bodies)
-        for node in self.bodies[MAIN].nodes.values():
-            if node.op in VARIABLE_OPS:
-                handles.follow(Place(MAIN, node.name))
-        bound = _bound_places(handles, self.objects)
-        places: dict[str, list[Place]] = defaultdict(list)
-        for group in handles.groups():
-            for key in self._restored_keys(group):
-                places[key].append(group.places[0])
-        keys = self.file.keys_of_objects(self.objects) if self.objects else {}
-        for number, key in keys.items():
-            places[key].extend(bound.get(number, ()))
-        for found in places.values():
-            handles.join(found)
-        groups = handles.groups()
-        group_at = {place: group for group in groups for place in group.places}
-        for key, found in places.items():
-            if found:
-                group = group_at[found[0]]
-                group.keys.add(key)
-                group.objects.update(n for n, other in keys.items() if other == key)
-        return groups
-
     def _restored_keys(self, group: Group) -> Iterator[str]:
         for use in group.uses:
-            restore = self._restore_of(use)
+            restore, output = self._restore_of(use)
             if restore is None:
                 continue
-            node, output = restore
-            names = self._strings(use.function, node.input[1])
-            slices = self._strings(use.function, node.input[2])
-            if output < len(names) and not slices[output]:
+            nodes = self._bodies[use.function].nodes
+            constants = [nodes[name_in(text)] for text in restore.input[1:3]]
+            if any(node.op != "Const" for node in constants):
+                continue
+            names, slices = (
+                tf.make_ndarray(node.attr["value"].tensor).ravel() for node in constants
+            )
+            if not slices[output]:
                 yield names[output].decode()
 
-    def _restore_of(self, use: Use) -> tuple[NodeDef, int] | None:
-        """Return the node, and its output, that a new value is restored by."""
+    def _restore_of(self, use: Use) -> tuple[NodeDef | None, int]:
+        """Return the node, and its output, that a new value is restored by, if any."""
         if use.node.op not in ASSIGNMENTS:
-            return None
-        nodes = self.bodies[use.function].nodes
+            return None, 0
+        nodes = self._bodies[use.function].nodes
         name, output = split_input(use.node.input[1])
         while nodes[name].op == "Identity":
             name, output = split_input(nodes[name].input[0])
-        return (nodes[name], output) if nodes[name].op == _RESTORE else None
-
-    def _strings(self, function: str, tensor: str) -> list[bytes]:
-        name, _ = split_input(tensor)
-        node = self.bodies[function].nodes[name]
-        if node.op != "Const":
-            return []
-        return list(tf.make_ndarray(node.attr["value"].tensor).reshape(-1))
+        return (nodes[name] if nodes[name].op == _RESTORE else None), output
 
     def _is_matrix(self, key: str) -> bool:
-        shape = self.file.shapes.get(key, ())
-        return self.file.dtypes.get(key) == "float32" and len(shape) >= LEAST_RANK
+        shape = self._file.shapes.get(key, ())
+        return self._file.dtypes.get(key) == "float32" and len(shape) >= LEAST_RANK
 
     def _why_not(self, group: Group) -> str:
         if not group.keys or not all(map(self._is_matrix, group.keys)):
             return "not a float32 matrix in the file of variables"
         reasons = (reason for use in group.uses if (reason := self._why_not_use(use)))
-        found = next(reasons, "") or self._why_not_objects(group)
-        if found or self.dtype != np.float16:
+        if found := next(reasons, ""):
             return found
-        if not all(map(self._fits, group.keys)):
-            return "it holds values that float16 cannot hold"
-        return ""
+        tied = {
+            number
+            for node in self._objects.nodes
+            for slot in node.slot_variables
+            for number in (slot.original_variable_node_id, slot.slot_variable_node_id)
+        }
+        if tied & group.objects:
+            return "an optimizer's slots follow its type"
+        # What bfloat16 cannot hold, float32 hardly can.
+        values = map(self._file.value, group.keys if self._dtype == np.float16 else ())
+        with np.errstate(over="ignore"):
+            if all(np.isfinite(value.astype(self._dtype)).all() for value in values):
+                return ""
+        return "it holds values that float16 cannot hold"
 
     def _why_not_use(self, use: Use) -> str:
         name, op = use.node.name, use.node.op
@@ -367,38 +371,14 @@ class Chooser:
         if op in _HARMLESS:
             return ""
         if op in READ_OPS or _reads_reference(use):
-            pattern = self.excluded_by(name)
+            pattern = self._excluded_by(name)
             return f"{name} is excluded by {pattern!r}" if pattern else ""
         if op not in ASSIGNMENTS:
             return f"it is used by {where}"
         is_initial = use.function == MAIN and name not in self._run_nodes
-        if is_initial or self._restore_of(use) is not None:
+        if is_initial or self._restore_of(use)[0] is not None:
             return ""
         return f"it is updated by {where}"
-
-    def _why_not_objects(self, group: Group) -> str:
-        assert self.objects is not None or not group.objects
-        if self.objects is None:
-            return ""
-        tied = {
-            number
-            for node in self.objects.nodes
-            for slot in node.slot_variables
-            for number in (slot.original_variable_node_id, slot.slot_variable_node_id)
-        }
-        return "an optimizer's slots follow its type" if tied & group.objects else ""
-
-    def _fits(self, key: str) -> bool:
-        value = self.file.value(key)
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(value.astype(self.dtype)).all())
-
-    @cached_attribute
-    def _run_nodes(self) -> frozenset[str]:
-        """Name the nodes of the graph itself that run for what is fetched."""
-        nodes = self.bodies[MAIN].nodes
-        fetched = (name for name in self.fetched if name in nodes)
-        return frozenset(reached(fetched, lambda name: map(name_in, nodes[name].input)))
 
 
 def _reads_reference(use: Use) -> bool:
@@ -410,20 +390,3 @@ def _reads_reference(use: Use) -> bool:
     return not any(arg.is_ref for arg in op_def.input_arg) and (
         types_pb2.DT_RESOURCE not in types
     )
-
-
-def _bound_places(
-    handles: Handles, objects: SavedObjectGraph | None
-) -> dict[int, list[Place]]:
-    """Follow the variables that functions of a model's objects are bound to."""
-    found: dict[int, list[Place]] = defaultdict(list)
-    if objects is None:
-        return found
-    for name, function in objects.concrete_functions.items():
-        arguments = handles.arguments(name)
-        bound = arguments[len(arguments) - len(function.bound_inputs) :]
-        for place, number in zip(bound, function.bound_inputs, strict=True):
-            if objects.nodes[number].WhichOneof("kind") == "variable":
-                handles.follow(place)
-                found[number].append(place)
-    return found

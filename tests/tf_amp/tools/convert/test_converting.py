@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pathlib
 import pickle
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+import tensorflow as tf
 
 import tf_amp
 from tests import stored_models
 from tests.processes import ROOT, folder_that_hides, run
-from tf_amp.tools.convert.files import EXTRAS
+from tests.stored_models import PLANNED
+from tf_amp.tools.convert import files
 
 EPSILON = 2.0**-8
 # Products of these models follow each other by so many.
 DEPTH = 8
-PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +37,11 @@ class Converted:
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     base = tmp_path_factory.mktemp("models")
-    kinds = {**stored_models.KINDS, "frozen.pb": stored_models.frozen}
+    kinds = {**stored_models.KINDS, "frozen": stored_models.frozen}
     reports: dict[str, Any] = {}
     names: list[str] = []
-    for name, make in kinds.items():
-        stem, _, ending = name.partition(".")
-        ending = ending and f".{ending}"
+    for stem, make in kinds.items():
+        ending = ENDINGS.get(stem, "")
         given = base / f"{stem}-given{ending}"
         inputs = {key: np.asarray(value) for key, value in make(given).items()}
         (base / f"{stem}.inputs").write_bytes(pickle.dumps(inputs))
@@ -52,21 +51,18 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
             reports[target.name] = report
             names.append(target.name)
         names.append(given.name)
-    run_elsewhere(base, names)
-    results = pickle.loads((base / "results").read_bytes())
-    return Converted(base, reports, results)
-
-
-def run_elsewhere(base: pathlib.Path, names: list[str]) -> None:
     program = ROOT / "tests" / "scripts" / "loads_alone.py"
     hidden = {"PYTHONPATH": str(folder_that_hides())}
     done = run(
         [sys.executable, program, base], env=hidden, cwd=base, given="\n".join(names)
     )
     assert done.code == 0, done.err
+    results = pickle.loads((base / "results").read_bytes())
+    return Converted(base, reports, results)
 
 
 KINDS = tuple(stored_models.KINDS)
+ENDINGS = {"frozen": ".pb"}
 
 
 def results_of(converted: Converted, name: str) -> list[dict[str, np.ndarray]]:
@@ -83,7 +79,7 @@ def relative_error(expected: np.ndarray, actual: np.ndarray) -> float:
 def test_a_converted_model_runs_where_this_package_is_not(
     converted: Converted, kind: str, weights: str
 ) -> None:
-    ending = ".pb" if kind == "frozen" else ""
+    ending = ENDINGS.get(kind, "")
     expected = results_of(converted, f"{kind}-given{ending}")
     actual = results_of(converted, f"{kind}-{weights}{ending}")
     for one, other in zip(expected, actual, strict=True):
@@ -101,83 +97,72 @@ def test_all_signatures_stay(converted: Converted, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_tags_and_objects_stay(converted: Converted, kind: str) -> None:
+def test_names_tags_and_objects_stay_and_every_attribute_has_a_value(
+    converted: Converted, kind: str
+) -> None:
     given = graph_of(converted.folder / f"{kind}-given")
     made = graph_of(converted.folder / f"{kind}-float32")
     assert names_in(made) >= names_in(given)
     assert made.meta_info_def.tags == given.meta_info_def.tags
     assert made.object_graph_def == given.object_graph_def
     assert made.signature_def == given.signature_def
-
-
-def graph_of(folder: pathlib.Path) -> Any:
-    return SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs[
-        0
-    ]
-
-
-def names_in(meta_graph: Any) -> set[tuple[str, str]]:
-    graph_def = meta_graph.graph_def
-    names = {("", node.name) for node in graph_def.node}
-    return names | {
-        (function.signature.name, node.name)
-        for function in graph_def.library.function
-        for node in function.node_def
-    }
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "frozen"])
-def test_a_converted_model_holds_no_marks(converted: Converted, kind: str) -> None:
-    path = converted.folder / f"{kind}-low{'.pb' if kind == 'frozen' else ''}"
-    path = path / "saved_model.pb" if path.is_dir() else path
-    assert b"_tf_amp" not in path.read_bytes()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_attribute_of_a_converted_model_has_a_value(
-    converted: Converted, kind: str
-) -> None:
-    graph_def = graph_of(converted.folder / f"{kind}-float32").graph_def
-    bodies = (function.node_def for function in graph_def.library.function)
-    for node in itertools.chain(graph_def.node, *bodies):
+    for _, node in nodes_of(made):
         for name, value in node.attr.items():
             assert value.WhichOneof("value"), (node.name, name)
 
 
-@pytest.mark.parametrize("kind", ["functional", "multi_input", "session", "frozen.pb"])
+def graph_of(path: pathlib.Path) -> Any:
+    return files.read(path).meta_graphs[0]
+
+
+def nodes_of(meta_graph: Any) -> Iterator[tuple[str, Any]]:
+    graph_def = meta_graph.graph_def
+    yield from (("", node) for node in graph_def.node)
+    for function in graph_def.library.function:
+        yield from ((function.signature.name, node) for node in function.node_def)
+
+
+def names_in(meta_graph: Any) -> set[tuple[str, str]]:
+    return {(function, node.name) for function, node in nodes_of(meta_graph)}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "frozen"])
+def test_a_converted_model_holds_no_marks(converted: Converted, kind: str) -> None:
+    path = converted.folder / f"{kind}-low{ENDINGS.get(kind, '')}"
+    path = path / "saved_model.pb" if path.is_dir() else path
+    assert b"_tf_amp" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["functional", "multi_input", "session", "frozen"])
 def test_low_weights_halve_the_size(converted: Converted, kind: str) -> None:
-    stem, _, ending = kind.partition(".")
-    report = converted.reports[f"{stem}-low{ending and '.pb'}"]
-    weights = matrix_bytes(converted.folder / f"{stem}-given{ending and '.pb'}")
+    ending = ENDINGS.get(kind, "")
+    report = converted.reports[f"{kind}-low{ending}"]
+    given = converted.folder / f"{kind}-given{ending}"
+    weights = files.size_of(given / "variables" if given.is_dir() else given)
     assert report.bytes_before - report.bytes_after > 0.45 * weights
     assert report.bytes_after < 0.56 * report.bytes_before
 
 
-def matrix_bytes(path: pathlib.Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in (path / "variables").iterdir())
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "frozen"])
 def test_float32_comes_back_as_it_was(
     converted: Converted, kind: str, tmp_path: pathlib.Path
 ) -> None:
-    source, target = converted.folder / f"{kind}-float32", tmp_path / "back"
+    ending = ENDINGS.get(kind, "")
+    source = converted.folder / f"{kind}-float32{ending}"
+    given, target = converted.folder / f"{kind}-given{ending}", tmp_path / "back.pb"
+    target = target if ending else target.with_suffix("")
     tf_amp.convert(source, target, to="float32")
-    assert graph_of(target) == graph_of(converted.folder / f"{kind}-given")
-    for file in (target / "variables").iterdir():
+    assert graph_of(target) == graph_of(given)
+    for file in target.glob("variables/*"):
         if file.suffix != ".index":
-            given = converted.folder / f"{kind}-given" / "variables" / file.name
-            assert file.stat().st_size == given.stat().st_size
-    assert not (target / EXTRAS).exists()
+            before = given / "variables" / file.name
+            assert file.stat().st_size == before.stat().st_size
+    assert not files.extras_of(target).exists()
 
 
 def test_low_weights_come_back_as_float32_values(
     converted: Converted, tmp_path: pathlib.Path
 ) -> None:
-    import tensorflow as tf
-
     tf_amp.convert(converted.folder / "functional-low", tmp_path / "back", to="float32")
     given, back = (
         tf.train.load_checkpoint(str(folder / "variables" / "variables"))
@@ -193,24 +178,9 @@ def test_low_weights_come_back_as_float32_values(
             assert 0 < np.abs(value - rounded).max() <= np.abs(value).max() * EPSILON
 
 
-def test_a_frozen_graph_comes_back(
-    converted: Converted, tmp_path: pathlib.Path
-) -> None:
-    source = converted.folder / "frozen-float32.pb"
-    tf_amp.convert(source, tmp_path / "back.pb", to="float32")
-    given = converted.folder / "frozen-given.pb"
-    assert graph_def_of(tmp_path / "back.pb") == graph_def_of(given)
-
-
-def graph_def_of(path: pathlib.Path) -> Any:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    return GraphDef.FromString(path.read_bytes())
-
-
 def test_the_report_lies_beside_the_model(converted: Converted) -> None:
     report = converted.reports["functional-low"]
-    folder = converted.folder / "functional-low" / EXTRAS
+    folder = converted.folder / "functional-low" / files.EXTRAS
     told = json.loads((folder / "report.json").read_text())
     assert told["bytes_before"] > told["bytes_after"]
     assert told["device"] == report.device_profile == PLANNED["device_profile"]
@@ -218,15 +188,10 @@ def test_the_report_lies_beside_the_model(converted: Converted) -> None:
     assert set(told["plans"]) == set(report.plans)
     assert "MatMul" in (folder / "plan.txt").read_text()
     assert "4 variables" in str(report)
-
-
-def test_the_report_of_a_frozen_graph_lies_beside_it(converted: Converted) -> None:
     assert (converted.folder / "frozen-low.pb.tf_amp" / "report.json").is_file()
 
 
 def test_a_variable_that_is_updated_stays_float32(tmp_path: pathlib.Path) -> None:
-    import tensorflow as tf
-
     class Net(tf.Module):
         def __init__(self) -> None:
             self.counted = tf.Variable(tf.ones((64, 64)))
@@ -257,8 +222,6 @@ def test_a_variable_that_is_updated_stays_float32(tmp_path: pathlib.Path) -> Non
 def test_a_constant_that_16_bits_cannot_hold_stays_float32(
     tmp_path: pathlib.Path,
 ) -> None:
-    import tensorflow as tf
-
     with tf.Graph().as_default() as graph:
         y = tf.compat.v1.placeholder(tf.float32, (None, 64), "x")
         for name, value in (("fits", 6e4), ("overflows", 7e4)):
@@ -298,7 +261,6 @@ def test_verification_runs_both_models(tmp_path: pathlib.Path) -> None:
 
 def test_a_keras_file_is_converted(tmp_path: pathlib.Path) -> None:
     import keras
-    import tensorflow as tf
 
     inputs = keras.Input((256,), name="x")
     model = keras.Model(inputs, keras.layers.Dense(64)(inputs))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
-from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+import tensorflow as tf
 
 import tf_amp
 from tests import stored_models
 from tests.processes import run_python
+from tests.stored_models import PLANNED
 from tf_amp.errors import (
     AlreadyMixedError,
     ConfigError,
@@ -22,36 +22,68 @@ from tf_amp.errors import (
     UnfitDataError,
     UnreadableModelError,
 )
-
-PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
+from tf_amp.tools.convert import files
 
 
 @pytest.fixture
-def graph(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    path = tmp_path / "graph.pb"
-    stored_models.frozen(path)
-    yield path
+def sources(model: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a folder of what is no model, or is not whole."""
+    folder = tmp_path / "sources"
+    for name in ("no_graph", "half_a_graph", "half_of_variables"):
+        shutil.copytree(model, folder / name)
+    (folder / "empty").mkdir()
+    (folder / "text.txt").write_text("a")
+    (folder / "cut.keras").write_bytes(b"PK")
+    stored_models.frozen(folder / "graph.pb")
+    (data,) = (folder / "half_of_variables" / "variables").glob("*.data-*")
+    cuts = (
+        (folder / "no_graph" / "saved_model.pb", 0.0),
+        (folder / "half_a_graph" / "saved_model.pb", 0.5),
+        (data, 0.5),
+        (folder / "graph.pb", 0.001),
+    )
+    for path, share in cuts:
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * share)])
+    return folder
 
 
-def copied(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    import shutil
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("empty", r"has no saved_model\.pb"),
+        ("text.txt", "is no model"),
+        ("no_graph", r"saved_model\.pb"),
+        ("half_a_graph", r"saved_model\.pb"),
+        ("half_of_variables", "variables is damaged or cut off"),
+        ("cut.keras", r"cut\.keras is damaged or cut off"),
+        ("graph.pb", r"graph\.pb"),
+    ],
+)
+def test_what_is_no_model_or_was_cut_off_is_refused(
+    sources: pathlib.Path, name: str, words: str
+) -> None:
+    out = sources.parent / ("out.pb" if name.endswith(".pb") else "out")
+    with pytest.raises(UnreadableModelError, match=words):
+        tf_amp.convert(sources / name, out)
+    assert not out.exists()
 
-    shutil.copytree(folder, target)
-    return target
 
-
-def test_a_missing_model_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_missing_model_is_named_in_one_line_and_the_command_exits_with_2(
+    tmp_path: pathlib.Path,
+) -> None:
+    missing = tmp_path / "nowhere"
     with pytest.raises(ScriptMissingError, match=r"nowhere does not exist.*SavedModel"):
-        tf_amp.convert(tmp_path / "nowhere", tmp_path / "out")
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UnreadableModelError, match=r"has no saved_model\.pb"):
-        tf_amp.convert(tmp_path / "empty", tmp_path / "out")
-    (tmp_path / "text.txt").write_text("a")
-    with pytest.raises(UnreadableModelError, match=r"is no model"):
-        tf_amp.convert(tmp_path / "text.txt", tmp_path / "out")
+        tf_amp.convert(missing, tmp_path / "out")
+    done = run_python(
+        f"""
+        import sys
+        from tf_amp.commands import cli
+        sys.exit(cli.main(["convert", {str(missing)!r}, "out"]))
+        """
+    )
+    assert done.code == 2
+    assert re.search(r"^tf-amp: .*nowhere does not exist", done.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -76,50 +108,9 @@ def test_a_name_of_another_kind_of_model_is_refused(
     assert not (tmp_path / target).exists()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_graph_that_was_cut_off_is_refused(
-    model: pathlib.Path, tmp_path: pathlib.Path, share: float
-) -> None:
-    cut = copied(model, tmp_path / "cut")
-    data = (cut / "saved_model.pb").read_bytes()
-    (cut / "saved_model.pb").write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(UnreadableModelError, match=r"saved_model\.pb"):
-        tf_amp.convert(cut, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_variables_that_were_cut_off_are_refused(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    cut = copied(model, tmp_path / "cut")
-    (data,) = (cut / "variables").glob("*.data-*")
-    data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
-    with pytest.raises(UnreadableModelError, match="variables is damaged or cut off"):
-        tf_amp.convert(cut, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_keras_file_that_was_cut_off_is_refused(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "model.keras").write_bytes(b"PK")
-    with pytest.raises(
-        UnreadableModelError, match=r"model\.keras is damaged or cut off"
-    ):
-        tf_amp.convert(tmp_path / "model.keras", tmp_path / "out")
-
-
-def test_a_frozen_graph_that_was_cut_off_is_refused(
-    graph: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    graph.write_bytes(graph.read_bytes()[:1000])
-    with pytest.raises(UnreadableModelError, match=r"graph\.pb"):
-        tf_amp.convert(graph, tmp_path / "out.pb")
-
-
 def test_a_model_without_signatures_is_converted_with_a_warning(
     tmp_path: pathlib.Path,
 ) -> None:
-    import tensorflow as tf
-
     class Net(tf.Module):
         def __init__(self) -> None:
             self.w = tf.Variable(tf.ones((256, 256)))
@@ -138,37 +129,36 @@ def test_a_model_without_signatures_is_converted_with_a_warning(
     assert any(not plan.is_empty for plan in report.plans.values())
 
 
+@pytest.mark.parametrize("is_frozen", [True, False])
 def test_an_op_that_is_not_known_stays_float32_and_is_named(
-    graph: pathlib.Path, tmp_path: pathlib.Path
+    model: pathlib.Path, tmp_path: pathlib.Path, is_frozen: bool
 ) -> None:
-    graph_def = GraphDef.FromString(graph.read_bytes())
-    relu = next(node for node in graph_def.node if node.op == "Relu")
-    relu.op = "SomebodysRelu"
-    graph.write_bytes(graph_def.SerializeToString())
-    report = tf_amp.convert(graph, tmp_path / "out.pb", **PLANNED)
-    assert "SomebodysRelu (1 nodes)" in report.warnings[0]
-    found = GraphDef.FromString((tmp_path / "out.pb").read_bytes())
-    (kept,) = [node for node in found.node if node.op == "SomebodysRelu"]
-    assert kept.attr == relu.attr
-    (plan,) = report.plans.values()
-    assert len(plan.filter(reason="forced").filter(op="MatMul").decisions) == 2
+    ending = ".pb" if is_frozen else ""
+    given, out = (tmp_path / f"{name}{ending}" for name in ("in", "out"))
+    if is_frozen:
+        stored_models.frozen(given)
+    else:
+        shutil.copytree(model, given)
 
+    def named(path: pathlib.Path, op: str) -> tuple[Any, list[Any]]:
+        """Return a model, and the nodes of an op in it and in its functions."""
+        found = files.read(path)
+        graph_def = found.meta_graphs[0].graph_def
+        bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
+        return found, [node for body in bodies for node in body if node.op == op]
 
-def test_an_op_that_is_not_known_in_a_function_stays_float32(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    given = copied(model, tmp_path / "given")
-    saved = SavedModel.FromString((given / "saved_model.pb").read_bytes())
-    for function in saved.meta_graphs[0].graph_def.library.function:
-        for node in function.node_def:
-            node.op = "SomebodysRelu" if node.op == "Relu" else node.op
-    (given / "saved_model.pb").write_bytes(saved.SerializeToString())
-    report = tf_amp.convert(given, tmp_path / "out", **PLANNED)
+    saved, relus = named(given, "Relu")
+    for relu in relus:
+        relu.op = "SomebodysRelu"
+    content = files.bytes_from_model(saved, is_frozen=is_frozen)
+    (given if is_frozen else given / "saved_model.pb").write_bytes(content)
+    report = tf_amp.convert(given, out, **PLANNED)
     assert "SomebodysRelu" in report.warnings[0]
+    assert not is_frozen or "SomebodysRelu (1 nodes)" in report.warnings[0]
+    _, kept = named(out, "SomebodysRelu")
+    assert [dict(node.attr)["T"] for node in kept] == [r.attr["T"] for r in relus]
     (plan,) = report.plans.values()
     assert len(plan.filter(reason="forced").filter(op="MatMul").decisions) == 2
-    data = (tmp_path / "out" / "saved_model.pb").read_bytes()
-    assert b"SomebodysRelu" in data
 
 
 def test_a_model_in_mixed_precision_is_left_as_it_is(
@@ -221,11 +211,10 @@ def test_an_exclusion_that_matches_nothing_is_told(
 def test_calibration_data_that_does_not_fit_is_refused(
     model: pathlib.Path, tmp_path: pathlib.Path, arrays: Any, words: str
 ) -> None:
-    np.savez(tmp_path / "data.npz", **arrays)
+    data = tmp_path / "data.npz"
+    np.savez(data, **arrays)
     with pytest.raises(UnfitDataError, match=words):
-        tf_amp.convert(
-            model, tmp_path / "out", calibration=tmp_path / "data.npz", **PLANNED
-        )
+        tf_amp.convert(model, tmp_path / "out", calibration=data, **PLANNED)
     assert [p.name for p in tmp_path.iterdir()] == ["data.npz"]
 
 
@@ -260,15 +249,3 @@ def test_options_that_make_no_sense_are_refused(
     with pytest.raises(ConfigError, match=words):
         tf_amp.convert(model, tmp_path / "out", **options)
     assert not any(tmp_path.iterdir())
-
-
-def test_the_command_prints_one_line_and_exits_with_2(tmp_path: pathlib.Path) -> None:
-    done = run_python(
-        f"""
-        import sys
-        from tf_amp.commands import cli
-        sys.exit(cli.main(["convert", {str(tmp_path / "nowhere")!r}, "out"]))
-        """
-    )
-    assert done.code == 2
-    assert re.search(r"^tf-amp: .*nowhere does not exist", done.err, re.MULTILINE)

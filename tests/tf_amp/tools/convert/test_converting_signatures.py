@@ -11,10 +11,10 @@ import tensorflow as tf
 
 import tf_amp
 from tests import stored_models
+from tests.stored_models import PLANNED
 from tests.tf_amp.tools.convert.test_converting import (
     DEPTH,
     EPSILON,
-    PLANNED,
     graph_of,
     relative_error,
 )

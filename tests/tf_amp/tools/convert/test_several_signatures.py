@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tests.tf_amp.tools.convert.test_converting import PLANNED
+from tests.stored_models import PLANNED
 from tf_amp.commands import cli
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import ConfigError
