@@ -124,7 +124,16 @@ def batches_from_file(path: pathlib.Path, specs: Specs) -> tuple[Batch, ...]:
         ) from error
     source = str(path)
     _check_names(arrays, specs, source)
-    columns = {s.name: _column(np.asarray(arrays[s.name]), s, source) for s in specs}
+    columns: dict[str, list[Array]] = {}
+    for spec in specs:
+        array = np.asarray(arrays[spec.name])
+        is_one = spec.shape.is_compatible_with(array.shape)
+        if not is_one and not (
+            array.ndim and spec.shape.is_compatible_with(array.shape[1:])
+        ):
+            raise _unfit(array, spec, source)
+        batches = [array] if is_one else array
+        columns[spec.name] = [_checked(each, spec, source) for each in batches]
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -141,7 +150,15 @@ def checked_batches(given: Iterable[Any], specs: Specs) -> tuple[Batch, ...]:
     found: list[Batch] = []
     for number, batch in enumerate(given, 1):
         source = f"batch {number}"
-        arrays = _by_name(batch, specs, source)
+        arrays = batch
+        if not isinstance(batch, Mapping):
+            values = batch if isinstance(batch, tuple | list) else (batch,)
+            if len(values) != len(specs):
+                raise UnfitDataError(
+                    f"{source} holds {len(values)} arrays for {len(specs)} inputs. "
+                    f"{_expected(specs)}"
+                )
+            arrays = dict(zip((spec.name for spec in specs), values, strict=True))
         _check_names(arrays, specs, source)
         found.append(
             {s.name: _checked(np.asarray(arrays[s.name]), s, source) for s in specs}
@@ -174,18 +191,6 @@ def no_batch() -> UnfitDataError:
     return UnfitDataError("The data holds no batch; at least one is needed.")
 
 
-def _by_name(batch: Any, specs: Specs, source: str) -> Mapping[str, Any]:
-    if isinstance(batch, Mapping):
-        return batch
-    values = batch if isinstance(batch, tuple | list) else (batch,)
-    if len(values) != len(specs):
-        raise UnfitDataError(
-            f"{source} holds {len(values)} arrays for {len(specs)} inputs. "
-            f"{_expected(specs)}"
-        )
-    return {spec.name: value for spec, value in zip(specs, values, strict=True)}
-
-
 def _check_names(arrays: Mapping[str, Any], specs: Specs, source: str) -> None:
     names = {spec.name for spec in specs}
     if names == set(arrays):
@@ -197,40 +202,27 @@ def _check_names(arrays: Mapping[str, Any], specs: Specs, source: str) -> None:
     raise UnfitDataError(f"{source} {' and '.join(wrong)}. {_expected(specs)}")
 
 
-def _column(array: Array, spec: tf.TensorSpec, source: str) -> list[Array]:
-    """Return the batches of one input."""
-    if spec.shape.is_compatible_with(array.shape):
-        return [_checked(array, spec, source)]
-    if array.ndim and spec.shape.is_compatible_with(array.shape[1:]):
-        return [_checked(each, spec, source) for each in array]
-    raise _unfit(array, spec, source)
-
-
 def _checked(array: Array, spec: tf.TensorSpec, source: str) -> Array:
     """Return an array in the input's type, if that holds every value of it."""
-    fits = spec.shape.is_compatible_with(array.shape)
-    if not fits or not _is_same_kind(array, spec.dtype):
+    # It holds the type itself, or one that loses little in it.
+    kind, wanted = array.dtype.kind, spec.dtype
+    if wanted == tf.string:
+        is_same_kind = kind in "OSU"
+    elif wanted.is_floating or wanted.is_integer:
+        is_same_kind = kind in ("f" if wanted.is_floating else "iu")
+    else:
+        is_same_kind = array.dtype.name == wanted.name
+    if not is_same_kind or not spec.shape.is_compatible_with(array.shape):
         raise _unfit(array, spec, source)
-    if array.dtype.kind == "f" and np.isnan(array).any():
+    if kind == "f" and np.isnan(array).any():
         count = int(np.isnan(array).sum())
         raise UnfitDataError(
             f"{source}: {spec.name} holds NaN ({count} of {array.size} values), of "
             "which nothing can be learned."
         )
-    if spec.dtype == tf.string:
+    if wanted == tf.string:
         return array
     return array.astype(spec.dtype.as_numpy_dtype, copy=False)
-
-
-def _is_same_kind(array: Array, dtype: tf.DType) -> bool:
-    """Return whether an array holds the input's type or one that loses little in it."""
-    if dtype == tf.string:
-        return array.dtype.kind in "OSU"
-    if dtype.is_floating:
-        return array.dtype.kind == "f"
-    if dtype.is_integer:
-        return array.dtype.kind in "iu"
-    return bool(array.dtype.name == dtype.name)
 
 
 def _unfit(array: Array, spec: tf.TensorSpec, source: str) -> UnfitDataError:
@@ -254,7 +246,17 @@ def arguments_by_placeholder(
 ) -> dict[str, Array]:
     """Return the values of a call by the names that a sandbox gives them."""
     places = _places_of(function)
-    given = _tensors_of_call(function, args, kwargs)
+    ordered: Any = (args, kwargs)
+    try:
+        bound = function.function_type.bind(*args, **kwargs)
+        ordered = list(bound.arguments.values())
+    except TypeError:
+        # It may be called by the names of its TensorSpecs, too.
+        names = [spec.name for spec in specs_of(function)]
+        if not args and kwargs.keys() <= set(names):
+            ordered = [kwargs[name] for name in names if name in kwargs]
+    leaves = tf.nest.flatten(ordered, expand_composites=True)
+    given = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
     if not given:
         return {}
     if len(given) != len(places):
@@ -285,23 +287,6 @@ def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
         f"{place.op.name}:0": batch[name]
         for place, name in zip(places, names, strict=True)
     }
-
-
-def _tensors_of_call(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
-    """Return the tensors of a call in the order of the function's arguments."""
-    ordered: Any = (args, kwargs)
-    try:
-        bound = function.function_type.bind(*args, **kwargs)
-        ordered = list(bound.arguments.values())
-    except TypeError:
-        # It may be called by the names of its TensorSpecs, too.
-        names = [spec.name for spec in specs_of(function)]
-        if not args and kwargs.keys() <= set(names):
-            ordered = [kwargs[name] for name in names if name in kwargs]
-    leaves = tf.nest.flatten(ordered, expand_composites=True)
-    return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
 
 
 def _places_of(function: Any) -> list[Any]:

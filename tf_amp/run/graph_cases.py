@@ -109,22 +109,14 @@ def run(case: GraphCase, graph_def: GraphDef, values: Values) -> dict[str, Array
     sandbox = sandbox_of(case, graph_def, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
     if case.settings.fuses:
-        compiled = _with_clusters(sandbox.graph_def)
+        # XLA compiles all that it knows, but for random ops: those would draw other
+        # numbers in every run, whatever their seeds.
+        compiled = copy.deepcopy(sandbox.graph_def)
+        for node in compiled.node:
+            if not is_random(node.op):
+                node.attr["_XlaCompile"].b = True
         sandbox = dataclasses.replace(sandbox, graph_def=compiled)
     return execute(sandbox, values, wanted)
-
-
-def _with_clusters(graph_def: GraphDef) -> GraphDef:
-    """Return a copy of a graph of which XLA compiles all that it knows.
-
-    Not done: under XLA random ops draw other numbers in every run, whatever their
-    seeds, so they stay outside.
-    """
-    compiled = copy.deepcopy(graph_def)
-    for node in compiled.node:
-        if not is_random(node.op):
-            node.attr["_XlaCompile"].b = True
-    return compiled
 
 
 def tensors_in(

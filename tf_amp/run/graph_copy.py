@@ -111,26 +111,29 @@ class _Copy:
                 back_edges.append(node)
             self._copy(node)
         for node in back_edges:
-            self._check_merge(node)
+            # The end of a loop may have turned out to have nothing that stands for it.
+            if any(self._texts.get(port, "") is None for port in node.inputs):
+                raise NotRunnableError(
+                    f"nothing can stand for what loops back to {node.name!r}"
+                )
         step = self._made.node.add(name=STEP, op="NoOp")
         step.input.extend(f"^{view.nodes[root].name}" for root in view.roots)
         return Sandbox(self._made, tuple(self._contents.values()))
 
     def _copy(self, node: Node) -> None:
         role = self._role_of(node.proto)
-        if role in (Role.HANDLE, Role.VARIABLE) or self._is_variable_handle(node):
+        is_handle = node.op in HANDLES and _output_dtype(node, 0) in OPAQUE
+        if role in (Role.HANDLE, Role.VARIABLE) or (
+            is_handle and self._variable_behind(node) is not None
+        ):
             self._add_variable(node, is_reference=role is Role.VARIABLE)
-        elif role is Role.SOURCE or not self._has_inputs(node, role):
-            self._add_sources(node)
-        else:
-            self._add_copy(node, role)
-
-    def _has_inputs(self, node: Node, role: Role) -> bool:
-        """Return whether something stands for every input; a loop's end comes later."""
+            return
+        # Something stands for every input; the end of a loop comes later.
         ports = node.inputs[:1] if role is Role.PASS else node.inputs
-        return all(self._texts.get(port, "later") is not None for port in ports)
-
-    def _add_copy(self, node: Node, role: Role) -> None:
+        has_inputs = all(self._texts.get(port, "later") is not None for port in ports)
+        if role is Role.SOURCE or not has_inputs:
+            self._add_sources(node)
+            return
         made = self._add(node, node.op, [self._text(port) for port in node.inputs])
         for name, value in node.proto.attr.items():
             if name != "_class":
@@ -158,11 +161,6 @@ class _Copy:
             device=local_device(node.device),
             input=[*inputs, *controls],
         )
-
-    def _is_variable_handle(self, node: Node) -> bool:
-        if node.op not in HANDLES or _output_dtype(node, 0) not in OPAQUE:
-            return False
-        return self._variable_behind(node) is not None
 
     def _add_variable(self, node: Node, *, is_reference: bool) -> None:
         """Put a private variable in place of one, or of the handle of one."""
@@ -256,13 +254,6 @@ class _Copy:
             raise NotRunnableError(f"the shape of what {name!r} brings in is not known")
         return TensorSpec(shape, "").dims
 
-    def _check_merge(self, node: Node) -> None:
-        """Refuse a loop whose end turned out to have nothing that stands for it."""
-        if any(self._texts.get(port, "") is None for port in node.inputs):
-            raise NotRunnableError(
-                f"nothing can stand for what loops back to {node.name!r}"
-            )
-
 
 def local_device(device: str) -> str:
     """Return a device string without job and task, which a private Session lacks."""
@@ -319,7 +310,7 @@ def filling_graph(
     Values are by name of the contents; others are synthetic.
     """
     feeds: dict[str, Array] = {}
-    filled = []
+    filled, raw = [], tf.raw_ops
     with tf.Graph().as_default() as graph:
         for content in contents:
             dtype = tf.dtypes.as_dtype(content.dtype)
@@ -327,24 +318,21 @@ def filling_graph(
             given = synthetic(content) if given is None else given
             value = tf.compat.v1.placeholder(dtype)
             feeds[value.op.name] = given.astype(dtype.as_numpy_dtype, copy=False)
-            filled.append(_assigned(content._replace(shape=given.shape), value))
+            variable = {
+                "dtype": content.dtype,
+                "shape": given.shape,
+                "shared_name": content.name,
+            }
+            with tf.device(content.device):
+                if content.is_reference:
+                    held = raw.VariableV2(**variable)
+                    filled.append(raw.Assign(ref=held, value=value).op)
+                else:
+                    handle = raw.VarHandleOp(**variable)
+                    filled.append(raw.AssignVariableOp(resource=handle, value=value))
         with tf.control_dependencies(filled):
             tf.no_op(FILL)
     return graph.as_graph_def(), feeds
-
-
-def _assigned(content: Content, value: tf.Tensor) -> tf.Operation:
-    variable = {
-        "dtype": content.dtype,
-        "shape": content.shape,
-        "shared_name": content.name,
-    }
-    raw = tf.raw_ops
-    with tf.device(content.device):
-        if content.is_reference:
-            return raw.Assign(ref=raw.VariableV2(**variable), value=value).op
-        handle = raw.VarHandleOp(**variable)
-        return raw.AssignVariableOp(resource=handle, value=value)
 
 
 def synthetic(content: Content) -> Array:

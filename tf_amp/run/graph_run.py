@@ -73,7 +73,7 @@ class GraphRun:
             self._add(graph_def, prefix)
         self._contents, self._values = list(contents), dict(values or {})
         self._config, self._limit_seconds = config, limit_seconds
-        self._timed = functools.cache(self._timed_operation)
+        self._timed = functools.cache(lambda name: self.callable(self.operation(name)))
 
     def _add(self, graph_def: Any, prefix: str) -> None:
         with self.graph.as_default():
@@ -158,9 +158,6 @@ class GraphRun:
         run = self._timed(name)
         return elapsed(lambda: run(options=options, run_metadata=metadata))
 
-    def _timed_operation(self, name: str) -> Callable[..., Any]:
-        return self.callable(self.operation(name))
-
 
 def _options(limit_seconds: float | None) -> Any:
     if limit_seconds is None:
@@ -203,13 +200,6 @@ class StuckError(AmpError, RuntimeError):
     """Work did not end in time, and was given up."""
 
 
-def _return_memory() -> None:
-    """Give back to the system what a thread has freed, which glibc would keep."""
-    # Another libc has no such function.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 # Work under way must end before the interpreter does.
 atexit.register(_leaving.set)
 
@@ -235,7 +225,10 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
                 results.append(work(lambda: unwanted.is_set() or _leaving.is_set()))
         except BaseException as error:
             errors.append(error)
-        _return_memory()
+        # What the thread has freed goes back to the system; glibc would keep it, and
+        # another libc has no such function.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
     thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
     with collection_allowed():
@@ -258,11 +251,28 @@ def most_bytes(device_type: str = "CPU") -> int:
 
 def free_bytes(device_type: str = "CPU") -> int:
     """Return the bytes that the machine and the control group leave, or every GPU."""
+    limits: list[int] = []
     if device_type == "CPU":
-        limits = [_machine_free(), _group_free()]
+        (about,) = _texts(_MEMORY) or ("",)
+        for line in about.splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+        group = _texts(
+            *(_GROUP / f"memory.{name}" for name in ("max", "current", "stat"))
+        )
+        if group and group[0].strip().isdigit():
+            most, used, statistics = group
+            # Pages of files count as used, but are given up for whoever needs memory.
+            fields = map(str.split, statistics.splitlines())
+            spare = sum(int(size) for name, size in fields if name == "inactive_file")
+            limits.append(max(int(most) - int(used) + spare, 0))
     else:
-        limits = [_pool_free(*pool) for pool in _pools(device_type)]
-    return min((each for each in limits if each is not None), default=_UNKNOWN_BYTES)
+        for name, most_bytes in _pools(device_type):
+            # TensorFlow keeps no account of some devices.
+            with contextlib.suppress(ValueError):
+                used_bytes = tf.config.experimental.get_memory_info(name)["current"]
+                limits.append(max(most_bytes - int(used_bytes), 0))
+    return min(limits, default=_UNKNOWN_BYTES)
 
 
 @functools.cache
@@ -276,37 +286,9 @@ def _pools(device_type: str) -> tuple[tuple[str, int], ...]:
     return tuple(zip(names, (d.memory_limit_bytes for d in devices), strict=True))
 
 
-def _pool_free(name: str, most: int) -> int | None:
-    """Return the bytes left; None where TensorFlow keeps no account of a device."""
+def _texts(*paths: pathlib.Path) -> tuple[str, ...]:
+    """Return what files of the system hold; nothing where one cannot be read."""
     try:
-        used = tf.config.experimental.get_memory_info(name)["current"]
-    except ValueError:
-        return None
-    return max(most - int(used), 0)
-
-
-def _machine_free() -> int | None:
-    for text in _texts([_MEMORY]):
-        for line in text.splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
-def _group_free() -> int | None:
-    names = ("memory.max", "memory.current", "memory.stat")
-    texts = list(_texts(_GROUP / name for name in names))
-    if len(texts) < len(names) or not texts[0].strip().isdigit():
-        return None
-    # Pages of files count as used, but are given up for whoever needs memory.
-    fields = (line.split() for line in texts[2].splitlines())
-    spare = sum(int(field[1]) for field in fields if field[0] == "inactive_file")
-    return max(int(texts[0]) - int(texts[1]) + spare, 0)
-
-
-def _texts(paths: Iterable[pathlib.Path]) -> Iterable[str]:
-    for path in paths:
-        try:
-            yield path.read_text(errors="replace")
-        except OSError:
-            continue
+        return tuple(path.read_text(errors="replace") for path in paths)
+    except OSError:
+        return ()

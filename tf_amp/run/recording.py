@@ -118,8 +118,15 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     instead: dict[str, str] = {}
     # In a function that is placed already every node must name its whole device.
     device = next((node.device for node in graph_def.node if node.device), "")
-    added = _beginning(records, recorder, device)
-    begin = added[-1].name if added else ""
+    added: list[NodeDef] = []
+    begin = ""
+    if records.begin is not None:
+        place = recorder.number_of(records.begin)
+        begin, stem = f"x/{RECORDER}_begin", f"{RECORDER}_begin"
+        number = _constant(f"{stem}/number", np.int64(place), device)
+        value = _constant(f"{stem}/value", np.float32(0.0), device)
+        reporting = recorder.node(begin, device, number.name, value.name)
+        added += [number, value, reporting]
     for tap in records.taps:
         producer, text = nodes.get(name_in(tap.text)), tap.text.removesuffix(":0")
         if producer is not None and text in read:
@@ -131,17 +138,6 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
             node.input.append(f"^{begin}")
     recording.node.extend(added)
     return recording
-
-
-def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDef]:
-    """Return the nodes that report that a run begins; the last one does so."""
-    if records.begin is None:
-        return []
-    place = recorder.number_of(records.begin)
-    number = _constant(f"{RECORDER}_begin/number", np.int64(place), device)
-    value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
-    name = f"x/{RECORDER}_begin"
-    return [number, value, recorder.node(name, device, number.name, value.name)]
 
 
 def _constant(name: str, value: np.generic, device: str) -> NodeDef:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
-from tensorflow.core.framework import op_def_pb2, types_pb2
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
@@ -35,6 +35,7 @@ from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.graph.walks import function_attrs
 
+_TEXT = types_pb2.DT_STRING
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 # Their resource may be the handle of a variable.
 HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
@@ -104,8 +105,10 @@ def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
     def role_of(node: NodeDef) -> Role:
         if node.op not in _CALLS and node.op not in library:
             return role_of_op(node.op)
-        called = all(map(is_harmless, _called_by(node)))
-        return Role.COMPUTE if called else Role.SOURCE
+        # An op without a definition is a call by name.
+        named = [node.op] if op_def_of(node.op) is None else []
+        called = [*named, *(function.name for function in function_attrs(node))]
+        return Role.COMPUTE if all(map(is_harmless, called)) else Role.SOURCE
 
     def is_harmless(name: str) -> bool:
         """Return whether all that a function does may be done in the sandbox."""
@@ -132,45 +135,28 @@ def role_of_op(op: str) -> Role:
     if op == "VarHandleOp":
         return Role.HANDLE
     op_def = op_def_of(op)
-    if op_def is None or op in _OUTSIDE or _takes_functions(op_def):
+    if op_def is None or op in _OUTSIDE:
         return Role.SOURCE
-    if _reads_text(op_def):
+    takes = {arg.type for arg in op_def.input_arg}
+    makes = {arg.type for arg in op_def.output_arg}
+    # Numbers that are made of strings cannot be synthetic; nor are functions known.
+    reads_text = _TEXT in takes and makes - {_TEXT}
+    if reads_text or any("func" in attr.type for attr in op_def.attr):
         return Role.SOURCE
-    if op_def.is_stateful or _has_reference(op_def):
-        return Role.COMPUTE if _has_private_state(op, op_def) else Role.SOURCE
-    return Role.COMPUTE
-
-
-def _has_private_state(op: str, op_def: op_def_pb2.OpDef) -> bool:
-    if op in _PRIVATE_STATE or op.startswith(_PRIVATE_STATE_PREFIXES):
-        return True
-    makes_handle = any(arg.type in OPAQUE for arg in op_def.output_arg)
-    return is_update(op) or (is_random(op) and not makes_handle)
-
-
-def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
-    """Return whether an op passes or takes a v1 handle that is no variable's."""
-    fixed = (types_pb2.DT_STRING, *OPAQUE)
-    args = (*op_def.input_arg, *op_def.output_arg)
-    return any(arg.is_ref and arg.type in fixed for arg in args)
-
-
-def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
-    """Return whether numbers are made of strings, which cannot be synthetic."""
-    takes = any(arg.type == types_pb2.DT_STRING for arg in op_def.input_arg)
-    makes = any(arg.type != types_pb2.DT_STRING for arg in op_def.output_arg)
-    return takes and makes
-
-
-def _takes_functions(op_def: op_def_pb2.OpDef) -> bool:
-    """Return whether an op calls functions that its attributes name."""
-    return any(attr.type in ("func", "list(func)") for attr in op_def.attr)
-
-
-def _called_by(node: NodeDef) -> list[str]:
-    """Name the functions that a node calls, itself if it is a call by name."""
-    named = [node.op] if op_def_of(node.op) is None else []
-    return [*named, *(function.name for function in function_attrs(node))]
+    arguments = (*op_def.input_arg, *op_def.output_arg)
+    # A handle of TensorFlow 1 that is no variable's.
+    has_reference = any(
+        arg.is_ref and arg.type in (_TEXT, *OPAQUE) for arg in arguments
+    )
+    if not (op_def.is_stateful or has_reference):
+        return Role.COMPUTE
+    has_private_state = (
+        op in _PRIVATE_STATE
+        or op.startswith(_PRIVATE_STATE_PREFIXES)
+        or is_update(op)
+        or (is_random(op) and not makes & OPAQUE)
+    )
+    return Role.COMPUTE if has_private_state else Role.SOURCE
 
 
 def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
