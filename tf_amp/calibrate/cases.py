@@ -94,10 +94,25 @@ def all_cases(sizes: Sizes) -> tuple[Case, ...]:
     pixels = {"pixels": sizes.pixels[:4], "channels": sizes.channels}
     return (
         *_products("matmul", matrix, "MatMul", ("transpose_a", "transpose_b")),
-        *_casts(sizes),
+        # The pair of dtypes stands where others have one.
+        *(
+            Case(
+                "Cast",
+                {"elements": sizes.elements},
+                _laid_out("matrix"),
+                raw_op("Cast", DstT=target),
+                label=f"{source}>{target}",
+            )
+            for low in ("bfloat16", "float16")
+            for source, target in (("float32", low), (low, "float32"))
+        ),
         *_arithmetic(sizes),
         *_convolutions(
-            "conv", "Conv2D", op_classes.CONV_KERNELS, _conv_axes(sizes), flops=2.0
+            "conv",
+            "Conv2D",
+            op_classes.CONV_KERNELS,
+            functools.partial(_conv_axes, sizes),
+            flops=2.0,
         ),
         *_by_rows(sizes),
         *_reductions(sizes),
@@ -147,12 +162,6 @@ def _matrix(point: Point) -> Shape:
     return (point[0] // columns, columns)
 
 
-def _heads(point: Point) -> Shape:
-    """Split elements into [batch, positions, 8 heads, 32 features]."""
-    positions = min(point[0] >> 8, 64)
-    return (point[0] // (positions * 256), positions, 8, 32)
-
-
 # Shapes of an input at a point whose first axis are its elements.
 _LAYOUTS: Mapping[str, Callable[[Point], Shape]] = {
     "matrix": _matrix,
@@ -162,7 +171,8 @@ _LAYOUTS: Mapping[str, Callable[[Point], Shape]] = {
     "one row": lambda point: (1, _matrix(point)[1]),
     "half": lambda point: (_matrix(point)[0], _matrix(point)[1] // 2),
     "double": lambda point: (_matrix(point)[0], 2 * _matrix(point)[1]),
-    "heads": _heads,
+    # [batch, positions, 8 heads, 32 features]
+    "heads": lambda point: (max(1, point[0] >> 14), min(point[0] >> 8, 64), 8, 32),
     # A fused product's own are small: what is measured is the rest of it.
     "left": lambda point: (_matrix(point)[0], 16),
     "right": lambda point: (16, _matrix(point)[1]),
@@ -198,25 +208,6 @@ def _products(op_class: str, axes: Axes, op: str, flags: Sequence[str]) -> list[
         )
         for suffix, layout in _TRANSPOSED.items()
     ]
-
-
-def _casts(sizes: Sizes) -> list[Case]:
-    """Measure casts; the pair of dtypes stands where others have one."""
-    ends = [(a, b) for low in ("bfloat16", "float16") for a, b in _both_ways(low)]
-    return [
-        Case(
-            "Cast",
-            {"elements": sizes.elements},
-            _laid_out("matrix"),
-            raw_op("Cast", DstT=target),
-            label=f"{source}>{target}",
-        )
-        for source, target in ends
-    ]
-
-
-def _both_ways(low: str) -> tuple[tuple[str, str], ...]:
-    return ("float32", low), (low, "float32")
 
 
 # In the order of what they decide: the first three are measured first.
@@ -261,14 +252,18 @@ def _arithmetic(sizes: Sizes) -> Iterator[Case]:
 _IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
 
 
-def _conv_axes(sizes: Sizes) -> Callable[[int], Axes]:
-    """Return a function from areas of kernels to axes of convolutions."""
+def _conv_axes(sizes: Sizes, area: int) -> Axes:
+    channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
+    return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
 
-    def axes(area: int) -> Axes:
-        channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
-        return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
 
-    return axes
+# What follows the name of an op, its operands among image, kernel and result, and the
+# argument that has the shape of one of these.
+_DIRECTIONS: Mapping[str, tuple[str, tuple[int, int], str, int]] = {
+    "forward": ("", (0, 1), "", 2),
+    "input_gradient": ("BackpropInput", (1, 2), "input_sizes", 0),
+    "filter_gradient": ("BackpropFilter", (0, 2), "filter_sizes", 1),
+}
 
 
 def _convolutions(
@@ -285,11 +280,21 @@ def _convolutions(
     """
 
     def case(area: int, stride: int, direction: str) -> Case:
+        suffix, operands, argument, at = _DIRECTIONS[direction]
+
+        def sizes(point: Point) -> dict[str, Shape]:
+            tensors = _tensors(point, area, stride)
+            return {argument: tensors[at]} if argument else {}
+
+        def shapes(point: Point) -> Shapes:
+            return tuple(_tensors(point, area, stride)[i] for i in operands)
+
+        strides = [1, stride, stride, 1]
         return Case(
             f"{op_class}.{direction}.{area}.s{stride}",
             axes(area),
-            lambda point: _operands(_tensors(point, area, stride), direction),
-            _convolution(op, direction, area, stride),
+            shapes,
+            raw_op(f"{op}{suffix}", sizes, strides=strides, padding="SAME"),
             flops=lambda point: flops * math.prod(point) * area,
         )
 
@@ -309,28 +314,6 @@ def _tensors(point: Point, area: int, stride: int) -> Shapes:
     image = (batch, small * stride, small * stride, channels)
     kernel = (side, side, channels, *(others or [1]))
     return image, kernel, (batch, small, small, point[-1])
-
-
-def _operands(tensors: Shapes, direction: str) -> Shapes:
-    image, kernel, result = tensors
-    if direction == "forward":
-        return image, kernel
-    return (kernel, result) if direction == "input_gradient" else (image, result)
-
-
-def _convolution(op: str, direction: str, area: int, stride: int) -> Build:
-    """Return a maker of a convolution, or of one of its gradients."""
-    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
-    if direction == "forward":
-        return raw_op(op, **keep)
-    is_of_image = direction == "input_gradient"
-
-    def sizes(point: Point) -> dict[str, Any]:
-        image, kernel, _ = _tensors(point, area, stride)
-        return {"input_sizes": image} if is_of_image else {"filter_sizes": kernel}
-
-    kind = "Input" if is_of_image else "Filter"
-    return raw_op(f"{op}Backprop{kind}", sizes, **keep)
 
 
 def _by_rows(sizes: Sizes) -> list[Case]:
@@ -408,14 +391,9 @@ def _reductions(sizes: Sizes) -> Iterator[Case]:
     inner = {"kept": sizes.rows, "reduced": sizes.columns}
     outer = {"kept": sizes.columns, "reduced": sizes.rows}
     for name in ("Sum", "Max"):
-        for where in op_classes.REDUCED:
-            if where == "inner":
-                build = raw_op(name, axis=[1])
-                yield Case(f"{name}.{where}", inner, lambda point: (point,), build)
-            else:
-                build = raw_op(name, axis=[0])
-                reverse = f"{name}.{where}"
-                yield Case(reverse, outer, lambda point: (point[::-1],), build)
+        along_rows, along_columns = raw_op(name, axis=[1]), raw_op(name, axis=[0])
+        yield Case(f"{name}.inner", inner, lambda point: (point,), along_rows)
+        yield Case(f"{name}.outer", outer, lambda point: (point[::-1],), along_columns)
 
 
 # What is measured is a difference: few sizes, far apart.
@@ -430,7 +408,20 @@ def _fused(sizes: Sizes) -> list[Case]:
     shapes = _laid_out("left", "right", "row")
 
     def fused(*names: str) -> Build:
-        return lambda *tensors, point: _fused_matmul(tensors, names)
+        """Make the node that TensorFlow's remapper makes of a product and others."""
+
+        def build(*tensors: Any, point: Point) -> Any:
+            dtype, value = tensors[0].dtype, tf.compat.v1.AttrValue
+            fused_ops = value()
+            fused_ops.list.s.extend(name.encode() for name in names)
+            kind = value(type=dtype.as_datatype_enum)
+            attrs = {"T": kind, "num_args": value(i=1), "fused_ops": fused_ops}
+            graph = tf.compat.v1.get_default_graph()
+            return graph.create_op(
+                "_FusedMatMul", list(tensors), [dtype], name="fused", attrs=attrs
+            ).outputs[0]
+
+        return build
 
     biased = fused("BiasAdd")
     return [
@@ -440,22 +431,6 @@ def _fused(sizes: Sizes) -> list[Case]:
             for name in _FUSED
         ),
     ]
-
-
-def _fused_matmul(tensors: Sequence[Any], names: Sequence[str]) -> Any:
-    """Make the node that TensorFlow's remapper makes of a product and its neighbors."""
-    dtype = tensors[0].dtype
-    fused_ops = tf.compat.v1.AttrValue()
-    fused_ops.list.s.extend(name.encode() for name in names)
-    attrs = {
-        "T": tf.compat.v1.AttrValue(type=dtype.as_datatype_enum),
-        "num_args": tf.compat.v1.AttrValue(i=1),
-        "fused_ops": fused_ops,
-    }
-    graph = tf.compat.v1.get_default_graph()
-    return graph.create_op(
-        "_FusedMatMul", list(tensors), [dtype], name="fused", attrs=attrs
-    ).outputs[0]
 
 
 def _movement(sizes: Sizes) -> list[Case]:
@@ -489,8 +464,7 @@ def _pooling(sizes: Sizes) -> list[Case]:
 
     def small(point: Point) -> Shape:
         edge = 4 if point[0] < 1 << 14 else 16
-        channels = 64
-        return (point[0] // (edge * edge * channels), edge, edge, channels)
+        return (point[0] // (edge * edge * 64), edge, edge, 64)
 
     def large(point: Point) -> Shape:
         batch, edge, _, channels = small(point)
@@ -498,11 +472,7 @@ def _pooling(sizes: Sizes) -> list[Case]:
 
     def window(point: Point) -> dict[str, Any]:
         side = round(point[1] ** 0.5)
-        return {
-            "ksize": [1, side, side, 1],
-            "strides": [1, 2, 2, 1],
-            "padding": "SAME",
-        }
+        return {"ksize": [1, side, side, 1]}
 
     def average_gradient(point: Point) -> dict[str, Any]:
         return {"orig_input_shape": large(point), **window(point)}
@@ -511,7 +481,8 @@ def _pooling(sizes: Sizes) -> list[Case]:
         def shapes(point: Point) -> Shapes:
             return tuple(shape(point) for shape in inputs)
 
-        return Case(f"pool.{op}", axes, shapes, raw_op(op, at))
+        build = raw_op(op, at, strides=[1, 2, 2, 1], padding="SAME")
+        return Case(f"pool.{op}", axes, shapes, build)
 
     return [
         case("MaxPool", large),

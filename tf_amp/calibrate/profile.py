@@ -20,7 +20,7 @@ from grappler_pass.costs import DeviceKey, DeviceProfile, nearest_to_cpu
 from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.grid import monotone, no_slower_than_parts
 from tf_amp.calibrate.cases import COARSE, Case, Point, Sizes, all_cases
-from tf_amp.calibrate.rounds import Measurements, measure_cases
+from tf_amp.calibrate.rounds import measure_cases
 from tf_amp.errors import NotMeasurableError
 from tf_amp.run.graph_run import elapsed
 
@@ -51,8 +51,38 @@ def calibrate(
     cases = all_cases(sizes)
     starting = call_seconds()
     measured = measure_cases(cases, dtypes, end - time.perf_counter())
-    data = _profile(cases, measured, key, seconds)
-    return DeviceProfile.from_json({**data, "call_seconds": starting})
+    classes = classes_from(cases, measured)
+    nearest = nearest_to_cpu(key)
+    # How many times as long this device takes as the nearest.
+    other = DeviceProfile.load(nearest)
+    ratios = [
+        taken / grid.seconds(point)
+        for (op_class, dtype, point), taken in measured.items()
+        if (grid := other.grid(op_class, dtype)) is not None
+    ]
+    device = (
+        f"{key.model}, {key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
+    )
+    return DeviceProfile.from_json(
+        {
+            "format": 1,
+            "name": "calibrated",
+            "kind": "cpu",
+            "description": f"{device}, measured",
+            "provenance": {
+                "date": datetime.date.today().isoformat(),
+                "device": device,
+                "how": f"tf-amp calibrate, {seconds:.0f} seconds",
+                "tensorflow": tf.__version__,
+            },
+            "device": str(key),
+            "extends": nearest,
+            "scale": statistics.median(ratios) if ratios else 1.0,
+            "roofline": roofline_from(classes),
+            "classes": classes,
+            "call_seconds": starting,
+        }
+    )
 
 
 def call_seconds() -> float:
@@ -82,41 +112,6 @@ def call_seconds() -> float:
     for _ in range(_CALLS // 10):
         call()
     return statistics.median(elapsed(call) for _ in range(_CALLS))
-
-
-def _profile(
-    cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
-) -> dict[str, Any]:
-    classes = classes_from(cases, measured)
-    nearest = nearest_to_cpu(key)
-    threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
-    return {
-        "format": 1,
-        "name": "calibrated",
-        "kind": "cpu",
-        "description": f"{key.model}, {threads}, measured",
-        "provenance": {
-            "date": datetime.date.today().isoformat(),
-            "device": f"{key.model}, {threads}",
-            "how": f"tf-amp calibrate, {seconds:.0f} seconds",
-            "tensorflow": tf.__version__,
-        },
-        "device": str(key),
-        "extends": nearest,
-        "scale": _scale(measured, DeviceProfile.load(nearest)),
-        "roofline": roofline_from(classes),
-        "classes": classes,
-    }
-
-
-def _scale(measured: Measurements, other: DeviceProfile) -> float:
-    """Return how many times as long this device takes as the ``other``."""
-    ratios = [
-        seconds / grid.seconds(point)
-        for (op_class, dtype, point), seconds in measured.items()
-        if (grid := other.grid(op_class, dtype)) is not None
-    ]
-    return statistics.median(ratios) if ratios else 1.0
 
 
 def classes_from(
@@ -209,7 +204,8 @@ def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
         )
     matmul, addition = classes["matmul"], classes["AddV2"]
     # Bandwidth as ops of a usual size see it.
-    usual = _nearest(addition["axes"]["elements"], 1 << 20)
+    sizes = addition["axes"]["elements"]
+    usual = min(range(len(sizes)), key=lambda index: abs(sizes[index] - (1 << 20)))
     return {
         "overhead_seconds": min(addition["seconds"]["float32"]),
         "matrix_flops": {
@@ -226,10 +222,6 @@ def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
         },
         "slowdown": {},
     }
-
-
-def _nearest(sizes: Sequence[int], size: int) -> int:
-    return min(range(len(sizes)), key=lambda index: abs(sizes[index] - size))
 
 
 def _rates(

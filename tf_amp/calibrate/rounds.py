@@ -120,25 +120,18 @@ def measure_into(
         is_needed = case.op_class in _BASIC_CLASSES and place not in found
         again = [_LATER_TURNS] * _MOST_TRIES if is_needed else []
         for each in (turns, *again):
-            seconds = _measured(case, point, source, each)
-            if seconds is not None:
-                found.setdefault(place, []).append(seconds)
+            try:
+                reading = _reading(case.build, case, point, source, each)
+                if reading is not None and case.minus is not None:
+                    less = _reading(case.minus, case, point, source, each)
+                    reading = less and reading.minus(less)
+            except (tf.errors.OpError, TypeError, ValueError):
+                # There is no such kernel.
+                continue
+            # It may be no more than noise.
+            if reading is not None:
+                found.setdefault(place, []).append(reading.seconds)
                 break
-
-
-def _measured(case: Case, point: Point, dtype: str, turns: Turns) -> float | None:
-    """Return seconds of one call in ``dtype``.
-
-    None where there is no such kernel, or its seconds are no more than noise.
-    """
-    try:
-        reading = _reading(case.build, case, point, dtype, turns)
-        if reading is not None and case.minus is not None:
-            less = _reading(case.minus, case, point, dtype, turns)
-            reading = less and reading.minus(less)
-    except (tf.errors.OpError, TypeError, ValueError):
-        return None
-    return reading and reading.seconds
 
 
 def _reading(
@@ -151,11 +144,12 @@ def _reading(
         [graph_run.hold(np.full(s, 1.125, kept), CPU) for s in case.shapes(point)]
         for _ in range(_INPUT_SETS)
     ]
+    # So many runs at once as what one takes at most allows.
+    elements = sum(math.prod(shape) for shape in case.shapes(point))
+    guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
+    length = max(1, min(int(_CHAIN_SECONDS / guess), _LONGEST_CHAIN))
     chain = Chain(
-        graph_run,
-        lambda inputs: build(*inputs, point=point).op,
-        sets,
-        _length(case, point),
+        graph_run, lambda inputs: build(*inputs, point=point).op, sets, length
     )
     with graph_run:
         chain.run()
@@ -164,13 +158,6 @@ def _reading(
         while len(chain.runs) < turns.least or time.perf_counter() < end:
             chain.turn()
     return chain.reading()
-
-
-def _length(case: Case, point: Point) -> int:
-    """Return how many runs of an op to time at once, by what it takes at most."""
-    elements = sum(math.prod(shape) for shape in case.shapes(point))
-    guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
-    return max(1, min(int(_CHAIN_SECONDS / guess), _LONGEST_CHAIN))
 
 
 class Reading(NamedTuple):

@@ -3,7 +3,6 @@
 import functools
 import math
 import re
-import time
 
 import pytest
 import tensorflow as tf
@@ -49,15 +48,6 @@ CASES = {
 }
 
 
-def call_of(operation):
-    return OpCall(
-        operation.type,
-        attrs_from_node_def(operation.node_def),
-        tuple(map(spec_of, operation.inputs)),
-        tuple(map(spec_of, operation.outputs)),
-    )
-
-
 def spec_of(tensor):
     shape = None if tensor.shape.rank is None else tuple(tensor.shape)
     return TensorSpec(shape, tensor.dtype.name)
@@ -74,7 +64,13 @@ def test_what_is_measured_is_what_pricing_looks_up(name):
                 tf.compat.v1.placeholder(tf.float32, shape)
                 for shape in case.shapes(point)
             ]
-            call = call_of(case.build(*tensors, point=point).op)
+            operation = case.build(*tensors, point=point).op
+            call = OpCall(
+                operation.type,
+                attrs_from_node_def(operation.node_def),
+                tuple(map(spec_of, operation.inputs)),
+                tuple(map(spec_of, operation.outputs)),
+            )
         found = [(work.op_class, work.point) for work in works_of(call, "float32")]
         if call.op == "Cast":
             assert call.outputs[0].elements == point[0]
@@ -87,10 +83,12 @@ def test_every_class_is_measured_once():
 
 
 def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
-    path = tmp_path / "cache" / "mine.json"
-    profile = device_profile.calibrate(
-        2.0, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
-    )
+    path, reported = tmp_path / "cache" / "mine.json", []
+    with progress.listened_to(lambda *each: reported.append(each)):
+        profile = device_profile.calibrate(
+            2.0, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
+        )
+    assert reported[0][0] == "calibrating matmul" and reported[0][2] in (1, 2)
     assert keep_profile(profile, path) == path
     assert DeviceProfile.load(path) == profile
     assert profile.device == str(KEY)
@@ -100,13 +98,6 @@ def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
     price = model.price(OpCall("MatMul", {}, (a, b), (c,)), "float32")
     assert price.source == "profile"
     assert 1e-8 < price.seconds < 1e-2
-
-
-def test_a_calibration_keeps_to_its_time():
-    start = time.monotonic()
-    measured = device_profile.measure_cases(all_cases(TINY), ("float32",), 0.0)
-    assert {key[0] for key in measured} == {"matmul", "AddV2"}
-    assert time.monotonic() - start < 30.0
 
 
 def test_a_point_that_is_measured_again_counts_by_the_median():
@@ -150,7 +141,7 @@ def test_all_of_a_calibration_takes_no_longer_than_it_may(seconds, monkeypatch):
     assert 0.9 * seconds < clock.now <= seconds
 
 
-@pytest.mark.parametrize("seconds", [math.nan, -1.0])
+@pytest.mark.parametrize("seconds", [math.nan, -1.0, 0.0])
 def test_a_time_that_is_none_ends_after_what_is_needed(seconds, monkeypatch):
     Clock(monkeypatch)
     measured = device_profile.measure_cases(all_cases(TINY), ("float32",), seconds)
@@ -183,10 +174,17 @@ def quick(monkeypatch):
     monkeypatch.setattr(device_profile, "calibrate", quick)
 
 
-def test_what_cannot_be_written_ends_with_1(tmp_path, quick):
+def test_what_cannot_be_written_ends_with_1_whatever_older_file_is_there(
+    tmp_path, quick
+):
     occupied = tmp_path / "occupied"
-    occupied.write_text("")
-    assert calibrating.calibrate_this_cpu(0.0, occupied / "mine.json") == 1
+    # The name has room for the file, not for the draft that is written beside it.
+    long = tmp_path / ("p" * 250)
+    for path in (occupied, long):
+        path.write_text("older")
+    for path in (occupied / "mine.json", long):
+        assert calibrating.calibrate_this_cpu(0.0, path) == 1
+    assert long.read_text() == "older"
 
 
 def test_what_has_changed_is_said_at_the_end(tmp_path, quick, monkeypatch, capsys):
@@ -214,21 +212,6 @@ def test_what_has_changed_is_said_at_the_end(tmp_path, quick, monkeypatch, capsy
     assert calibrating.calibrate_this_cpu(0.0, tmp_path / "mine.json") == 0
     named = f"TF_AMP_DEVICE_PROFILE={tmp_path}/mine.json plans by it.\n"
     assert capsys.readouterr().out.endswith(named)
-
-
-def test_an_older_file_does_not_hide_that_nothing_was_kept(tmp_path, quick):
-    # The name has room for the file, not for the draft that is written beside it.
-    path = tmp_path / ("p" * 250)
-    path.write_text("older")
-    assert calibrating.calibrate_this_cpu(0.0, path) == 1
-    assert path.read_text() == "older"
-
-
-def test_the_progress_is_reported():
-    reported = []
-    with progress.listened_to(lambda *each: reported.append(each)):
-        device_profile.calibrate(0.0, key=KEY, sizes=TINY)
-    assert ("calibrating matmul", 0, 0) in reported
 
 
 def test_a_point_too_large_to_measure_is_extended_in_proportion():
