@@ -306,8 +306,8 @@ _OF_BLOCKS_AND_PLACES = (
     Fault(
         "An offloaded optimizer rounds weights that have no gradient.",
         "tf_amp/placement/offloading.py",
-        "copies.weights_up([v for gradient, v in pairs if gradient is not None])",
-        "copies.weights_up(variables)",
+        "for variable in [v for gradient, v in pairs if gradient is not None]:",
+        "for variable in variables:",
         (
             f"{_PLACEMENT}/test_offload_optimizer.py::"
             "test_16_bit_transfers_round_and_the_host_keeps_float32_weights",

@@ -21,7 +21,6 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass import pipeline
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
 from grappler_pass.garbage import collection_paused
-from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
@@ -72,8 +71,7 @@ class PrecisionAffinity:
             item = Item(fetch=kept, feed=tuple(feed))
             shapes = shapes_from_graph_def(graph_def)
             chosen = graph_settings.settings_from_config(config_for(graph_def), "CPU")
-            home = Home(self._site.home.partition(":")[0])
-            chosen = dataclasses.replace(chosen, home=home)
+            chosen = dataclasses.replace(chosen, home=self._site.home_type)
             return self._cheapest(graph_def, (), item, shapes, chosen, name)[0]
 
     def __enter__(self) -> PrecisionAffinity:
@@ -201,16 +199,13 @@ def precision_affinity(
     if not 0.0 <= margin < 1.0:
         raise ConfigError(f"margin: received {margin!r}; allowed are 0 to below 1.")
     home, other = map(short_name, checked_devices(tuple(devices)))
-    profiles = map(_profile, devices.values())
+    try:
+        profiles = [
+            each if isinstance(each, DeviceProfile) else DeviceProfile.load(each)
+            for each in devices.values()
+        ]
+    except ProfileError as error:
+        raise ConfigError(f"devices: {error}") from error
     models = dict(zip((home, other), map(CostModel, profiles), strict=True))
     site = Site(home, other, models, bytes_per_second, seconds_per_transfer)
     return PrecisionAffinity(site, margin)
-
-
-def _profile(given: str | DeviceProfile) -> DeviceProfile:
-    if isinstance(given, DeviceProfile):
-        return given
-    try:
-        return DeviceProfile.load(given)
-    except ProfileError as error:
-        raise ConfigError(f"devices: {error}") from error

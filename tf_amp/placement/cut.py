@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
@@ -72,6 +71,11 @@ class Site:
     bytes_per_second: float
     seconds_per_transfer: float
 
+    @property
+    def home_type(self) -> Home:
+        """Where a node without a device runs."""
+        return Home(self.home.partition(":")[0])
+
     def transfer_seconds(self, tensor_bytes: int) -> float:
         """Return the seconds of moving a tensor to the other device."""
         return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
@@ -121,12 +125,19 @@ def place_graph(
     What the caller relies on stays where it is, and all does unless `margin`, a share
     of the step, is gained.
     """
-    view = GraphView.from_graph_def(graph_def, item, _home(site))
+    view = GraphView.from_graph_def(graph_def, item, site.home_type)
     division = _Division(view, site)
+    # Casts may have come later than shapes were inferred.
+    known: dict[str, tuple[Shape | None, ...]] = dict(shapes)
+    for node in (view.nodes[index] for index in view.order):
+        if node.op == "Cast" and node.name not in known:
+            port = node.inputs[0]
+            given = known.get(view.nodes[port.node].name, ())
+            known[node.name] = given[port.output : port.output + 1]
     pricer = Pricer(
         view,
         division.slots,
-        _with_casts(view, shapes),
+        known,
         site.models,
         "bfloat16",
         VariableReads.from_view(view),
@@ -165,14 +176,9 @@ def place_graph(
 
 def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> frozenset[str]:
     """Name the nodes that stay where they are, whatever it costs."""
-    view = GraphView.from_graph_def(graph_def, item, _home(site))
+    view = GraphView.from_graph_def(graph_def, item, site.home_type)
     sides = _Division(view, site).sides
     return frozenset(n.name for n in view.nodes if sides[n.index] < 0)
-
-
-def _home(site: Site) -> Home:
-    """Return where a node without a device runs."""
-    return Home(site.home.partition(":")[0])
 
 
 class _Division:
@@ -262,18 +268,6 @@ class _Division:
         return Problem(home, away, terms)
 
 
-def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
-    """Return shapes, with those of casts that came later than shapes were inferred."""
-    known: dict[str, tuple[Shape | None, ...]] = dict(shapes)
-    for index in view.order:
-        node = view.nodes[index]
-        if node.op == "Cast" and node.name not in known:
-            port = node.inputs[0]
-            given = known.get(view.nodes[port.node].name, ())
-            known[node.name] = given[port.output : port.output + 1]
-    return known
-
-
 def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
     """Return whether a node may run on a device of any of these types.
 
@@ -282,7 +276,11 @@ def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
     """
     if node.name in view.item.untouchable or view.frame(node.index) is not None:
         return False
-    if not _is_pure(node.op) or any(function_attrs(node.proto)):
+    op_def = op_def_of(node.op)
+    if op_def is None or op_def.is_stateful or node.op in _FIXED:
+        return False
+    is_reference = any(arg.is_ref for arg in (*op_def.input_arg, *op_def.output_arg))
+    if is_reference or any(function_attrs(node.proto)):
         return False
     signature = signature_of(node.proto)
     if not {arg.dtype for arg in (*signature.inputs, *signature.outputs)} <= _PLAIN:
@@ -311,11 +309,3 @@ def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
         for name in (node.name, *names):
             pairs.append((node.index, named.setdefault(name, node.index)))
     return tuple(connected(pairs))
-
-
-@functools.cache
-def _is_pure(op: str) -> bool:
-    op_def = op_def_of(op)
-    if op_def is None or op_def.is_stateful or op in _FIXED:
-        return False
-    return not any(arg.is_ref for arg in (*op_def.input_arg, *op_def.output_arg))

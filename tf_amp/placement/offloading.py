@@ -71,10 +71,10 @@ def offload_optimizer(
     base = _checked_class(optimizer)
     types = [checked_any_dtype(down, "down"), checked_any_dtype(up, "up")]
     (target,) = checked_devices([device], "device")
-    transfer = Transfer(target, *map(tf.as_dtype, types))
+    state = HostState(target, *map(tf.as_dtype, types), verbose=verbose)
     optimizer.__class__ = offloaded_class(base)
     # Past an optimizer's own way to set attributes, which tracks what it is given.
-    vars(optimizer)[STATE] = HostState(transfer, verbose=verbose)
+    vars(optimizer)[STATE] = state
     return optimizer
 
 
@@ -95,7 +95,19 @@ def offload_report(optimizer: Any) -> OffloadReport:
 
 
 def _checked_class(optimizer: Any) -> type:
-    if not _is_plain_optimizer(optimizer):
+    """Return the class of an optimizer of an imported Keras, new and wrapping no other.
+
+    ConfigError says why it is another.
+    """
+    is_plain = False
+    for package, home in (("keras", "optimizers"), ("tf_keras", "mixed_precision")):
+        if package in sys.modules and not is_plain:
+            optimizers = importlib.import_module(f"{package}.optimizers")
+            wrappers = importlib.import_module(f"{package}.{home}")
+            wrapper = getattr(wrappers, "LossScaleOptimizer", ())
+            is_own = isinstance(optimizer, optimizers.Optimizer)
+            is_plain = is_own and not isinstance(optimizer, wrapper)
+    if not is_plain:
         raise ConfigError(
             f"optimizer: received {type(optimizer).__module__}."
             f"{type(optimizer).__name__}; allowed are optimizers of Keras 3 and of "
@@ -109,19 +121,6 @@ def _checked_class(optimizer: Any) -> type:
             "offload it before its first step."
         )
     return type(optimizer)
-
-
-def _is_plain_optimizer(optimizer: Any) -> bool:
-    """Return whether this is of an imported Keras, and wraps no other."""
-    for package, home in (("keras", "optimizers"), ("tf_keras", "mixed_precision")):
-        if package not in sys.modules:
-            continue
-        optimizers = importlib.import_module(f"{package}.optimizers")
-        if isinstance(optimizer, optimizers.Optimizer):
-            wrappers = importlib.import_module(f"{package}.{home}")
-            wrapper = getattr(wrappers, "LossScaleOptimizer", ())
-            return not isinstance(optimizer, wrapper)
-    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,22 +162,20 @@ class OffloadReport:
 
 
 def report_for(
-    transfer: Transfer, variables: Sequence[Any], slots: Sequence[Any]
+    state: HostState, variables: Sequence[Any], slots: Sequence[Any]
 ) -> OffloadReport:
     """Predict for an optimizer's variables, all float32, and its slots."""
-    device = transfer.device
     elements = sum(int(v.shape.num_elements()) for v in variables)
     slot_bytes = sum(
         int(tf.TensorShape(slot.shape).num_elements()) * tf.as_dtype(slot.dtype).size
         for slot in slots
     )
-    bytes_down = elements * transfer.down.size
-    bytes_up = elements * transfer.up.size
+    bytes_down, bytes_up = elements * state.down.size, elements * state.up.size
     # Read and written: slots and weights. Read: gradients.
     touched = 2 * slot_bytes + 3 * elements * _FLOAT32_BYTES
-    here, there = _memory_rate(device), _memory_rate(variables[0].device)
+    here, there = map(_memory_rate, (state.device, variables[0].device))
     return OffloadReport(
-        device=short_name(device),
+        device=short_name(state.device),
         device_bytes_saved=slot_bytes,
         host_bytes=slot_bytes + elements * _FLOAT32_BYTES,
         bytes_down=bytes_down,
@@ -199,26 +196,20 @@ def _mebi(count: int) -> str:
     return f"{count / 2**20:.4g}"
 
 
-@dataclasses.dataclass(eq=False)
-class HostState:
-    """State of one offloaded optimizer, with copies once that is built.
-
-    It is no trackable object.
-    """
-
-    transfer: Transfer
-    verbose: bool
-    copies: HostCopies | None = None
-    report: OffloadReport | None = None
-
-
 @functools.cache
 def offloaded_class(base: type) -> type:
     """Return a class like one of Keras', by the same name, that works on the host."""
+
+    def build(optimizer: Any, variables: Any) -> None:
+        if not private.has_slots(optimizer):
+            _state_of(optimizer).build(base, optimizer, list(variables))
+
     methods: dict[str, Any] = {
         "__module__": base.__module__,
-        "build": lambda optimizer, variables: _build(base, optimizer, variables),
-        **private.offloading_methods(base, _original_of),
+        "build": build,
+        **private.offloading_methods(
+            base, lambda optimizer, variable: _state_of(optimizer).original_of(variable)
+        ),
     }
     # Keras 3 has both, and the one ends in the other.
     if hasattr(base, "apply"):
@@ -226,20 +217,6 @@ def offloaded_class(base: type) -> type:
     else:
         methods["apply_gradients"] = _applying_pairs(base)
     return type(base.__name__, (base,), methods)
-
-
-def _build(base: Any, optimizer: Any, variables: Any) -> None:
-    if private.has_slots(optimizer):
-        return
-    state: HostState = vars(optimizer)[STATE]
-    earlier = {id(variable) for variable in optimizer.variables}
-    state.copies = HostCopies(list(variables), state.transfer)
-    with tf.init_scope(), tf.device(state.transfer.device):
-        base.build(optimizer, list(state.copies.copies))
-    slots = [v for v in optimizer.variables if id(v) not in earlier]
-    state.report = report_for(state.transfer, state.copies.originals, slots)
-    if state.verbose:
-        print(state.report)
 
 
 def _applying(base: Any) -> Callable[..., Any]:
@@ -253,11 +230,11 @@ def _applying(base: Any) -> Callable[..., Any]:
             return base.apply(optimizer, grads, given, **kwargs)
         if not optimizer.built:
             optimizer.build(given)
-        variables = list(_copies(optimizer).originals if given is None else given)
+        state = _state_of(optimizer)
+        variables = list(state.originals if given is None else given)
         if len(grads) != len(variables):
             return base.apply(optimizer, grads, given, **kwargs)
-        return _update(
-            optimizer,
+        return state.update(
             grads,
             variables,
             lambda local, copies: base.apply(optimizer, local, copies, **kwargs),
@@ -285,77 +262,80 @@ def _applying_pairs(base: Any) -> Callable[..., Any]:
 
         if all(gradient is None for gradient in grads):
             return update(grads, variables)
-        return _update(optimizer, grads, variables, update)
+        return _state_of(optimizer).update(grads, variables, update)
 
     return apply_gradients
 
 
-def _update(
-    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any], update: Update
-) -> Any:
-    """Let an optimizer that is built update the copies, and bring weights back."""
-    copies, device = _copies(optimizer), vars(optimizer)[STATE].transfer.device
-    copies.refresh()
-    pairs = list(zip(grads, variables, strict=True))
-    local = [copies.gradient_down(gradient, variable) for gradient, variable in pairs]
-    with tf.device(device):
-        result = update(local, [copies.copy_of(v) for v in variables])
-    copies.weights_up([v for gradient, v in pairs if gradient is not None])
-    return result
+def _state_of(optimizer: Any) -> HostState:
+    state: HostState = vars(optimizer)[STATE]
+    return state
 
 
-def _copies(optimizer: Any) -> HostCopies:
-    copies: HostCopies | None = vars(optimizer)[STATE].copies
-    assert copies is not None, "an optimizer that is built has copies"
-    return copies
+class HostState:
+    """What one optimizer has on the host: copies of its variables, in their order.
 
+    They are made when it is built. Not a trackable object: a checkpoint of the
+    optimizer holds what it always does.
 
-def _original_of(optimizer: Any, variable: Any) -> Any:
-    copies = vars(optimizer)[STATE].copies
-    return variable if copies is None else copies.original_of(variable)
-
-
-@dataclasses.dataclass(frozen=True)
-class Transfer:
-    """Where the copies are, and the types that gradients and weights travel in."""
-
-    device: str
-    down: tf.DType
-    up: tf.DType
-
-
-class HostCopies:
-    """The copies of one optimizer's variables, in the same order.
-
-    Not a trackable object: a checkpoint of the optimizer holds what it always does.
+    Attributes:
+      device: where it is.
+      down: type that gradients travel in.
+      up: type that weights travel in.
+      originals: the variables, once there are copies.
+      report: what is predicted, once there are slots.
     """
 
-    def __init__(self, variables: Sequence[Any], transfer: Transfer) -> None:
-        """Make copies and fingerprints on the host.
+    def __init__(
+        self, device: str, down: tf.DType, up: tf.DType, *, verbose: bool
+    ) -> None:
+        """Make nothing yet."""
+        self.device, self.down, self.up = device, down, up
+        self._verbose = verbose
+        self.report: OffloadReport | None = None
+        self.originals: tuple[Any, ...] = ()
+        self._copies: tuple[tf.Variable, ...] = ()
+        self._seen: tuple[tf.Variable, ...] = ()
+        self._index: dict[Any, int] = {}
+
+    def build(self, base: Any, optimizer: Any, variables: list[Any]) -> None:
+        """Make copies and samples of variables, and the optimizer's slots of them.
 
         Raises:
           ConfigError: a variable is not float32, or distributed.
         """
         self.originals = tuple(map(_plain, variables))
-        self._transfer = transfer
         for variable in self.originals:
-            _check(variable)
+            if variable.dtype != tf.float32:
+                raise ConfigError(
+                    f"offload_optimizer: received the variable {variable.name!r} of "
+                    f"type {variable.dtype.name}; allowed is float32."
+                )
+            is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+            if is_distributed or tf.distribute.has_strategy():
+                raise ConfigError(
+                    "offload_optimizer: received variables of a tf.distribute "
+                    "strategy; allowed is one device, without a strategy."
+                )
         # Slots, and what weight decay leaves alone, go by the names of the weights.
         root = tf.name_scope("")
-        with tf.init_scope(), tf.device(transfer.device), root:
-            self.copies = tuple(map(_copy, variables))
+        with tf.init_scope(), tf.device(self.device), root:
+            self._copies = tuple(map(_copy, variables))
             self._seen = tuple(
                 tf.Variable(tf.fill([_places(v).size], _UNSEEN), trainable=False)
                 for v in self.originals
             )
         for variable, seen in zip(self.originals, self._seen, strict=True):
             _note_writes(variable, seen)
-        self._index = {v.ref(): i for i, v in enumerate(self.originals)}
-        self._index |= {v.ref(): i for i, v in enumerate(self.copies)}
-
-    def copy_of(self, variable: Any) -> Any:
-        """Return the copy of a variable; of a stranger, itself."""
-        return self._counterpart(variable, self.copies)
+        for both in (self.originals, self._copies):
+            self._index |= {v.ref(): number for number, v in enumerate(both)}
+        earlier = {id(variable) for variable in optimizer.variables}
+        with tf.init_scope(), tf.device(self.device):
+            base.build(optimizer, list(self._copies))
+        slots = [v for v in optimizer.variables if id(v) not in earlier]
+        self.report = report_for(self, self.originals, slots)
+        if self._verbose:
+            print(self.report)
 
     def original_of(self, variable: Any) -> Any:
         """Return the original of a copy; of another variable, itself."""
@@ -365,79 +345,70 @@ class HostCopies:
         index = self._index.get(_plain(variable).ref())
         return variable if index is None else among[index]
 
-    def refresh(self) -> None:
+    def update(
+        self, grads: Sequence[Any], variables: Sequence[Any], update: Update
+    ) -> Any:
+        """Let an optimizer that is built update the copies, and bring weights back."""
+        self._refresh()
+        pairs = list(zip(grads, variables, strict=True))
+        local = [self._gradient_down(*pair) for pair in pairs]
+        with tf.device(self.device):
+            copies = [self._counterpart(v, self._copies) for v in variables]
+            result = update(local, copies)
+        # Copies go to the weights that they are of.
+        for variable in [v for gradient, v in pairs if gradient is not None]:
+            index = self._index[_plain(variable).ref()]
+            original, copy = self.originals[index], self._copies[index]
+            with tf.device(self.device):
+                rounded = tf.cast(copy.read_value(), self.up)
+            with tf.device(original.device):
+                original.assign(tf.cast(tf.identity(rounded), tf.float32))
+            with tf.device(self.device):
+                # After the assignment, which is noted as others' are.
+                self._seen[index].assign(_sample(tf.cast(rounded, tf.float32)))
+        return result
+
+    def _refresh(self) -> None:
         """Read the weights again that others have written.
 
         Others may be less than their copies, which are not rounded.
         """
         now = [_on(v.device, _sample, v) for v in self.originals]
-        with tf.device(self._transfer.device):
+
+        def read() -> tf.Tensor:
+            with tf.device(self.device):
+                for i, copy in enumerate(self._copies):
+                    original = tf.identity(self.originals[i])
+                    copy.assign(tf.where(written[i], original, copy))
+                    self._seen[i].assign(now[i])
+                return tf.constant(True)
+
+        with tf.device(self.device):
             written = [
                 tf.reduce_any(tf.not_equal(sample, seen))
                 for sample, seen in zip(now, self._seen, strict=True)
             ]
-            tf.cond(
-                tf.reduce_any(written),
-                lambda: self._read(written, now),
-                lambda: tf.constant(False),
-            )
+            tf.cond(tf.reduce_any(written), read, lambda: tf.constant(False))
 
-    def _read(self, written: Sequence[Any], now: Sequence[Any]) -> tf.Tensor:
-        with tf.device(self._transfer.device):
-            for i, copy in enumerate(self.copies):
-                original = tf.identity(self.originals[i])
-                copy.assign(tf.where(written[i], original, copy))
-                self._seen[i].assign(now[i])
-            return tf.constant(True)
-
-    def gradient_down(self, gradient: Any, variable: Any) -> Any:
+    def _gradient_down(self, gradient: Any, variable: Any) -> Any:
         """Return a gradient on the host, in float32 again."""
         if gradient is None:
             return None
-        if isinstance(gradient, tf.IndexedSlices):
-            with tf.device(self._transfer.device):
-                indices = tf.identity(gradient.indices)
-            values = self._down(gradient.values, variable)
-            return tf.IndexedSlices(values, indices, gradient.dense_shape)
-        return self._down(gradient, variable)
-
-    def _down(self, values: Any, variable: Any) -> tf.Tensor:
-        original = self.original_of(variable)
-        rounded = _on(original.device, tf.cast, values, self._transfer.down)
-        with tf.device(self._transfer.device):
-            return tf.cast(tf.identity(rounded), tf.float32)
-
-    def weights_up(self, variables: Sequence[Any]) -> None:
-        """Write copies to the weights they are of."""
-        for variable in variables:
-            index = self._index[_plain(variable).ref()]
-            original, copy = self.originals[index], self.copies[index]
-            with tf.device(self._transfer.device):
-                rounded = tf.cast(copy.read_value(), self._transfer.up)
-            with tf.device(original.device):
-                original.assign(tf.cast(tf.identity(rounded), tf.float32))
-            with tf.device(self._transfer.device):
-                # After the assignment, which is noted as others' are.
-                self._seen[index].assign(_sample(tf.cast(rounded, tf.float32)))
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        values = gradient.values if is_sparse else gradient
+        device = self.original_of(variable).device
+        rounded = _on(device, tf.cast, values, self.down)
+        with tf.device(self.device):
+            wide = tf.cast(tf.identity(rounded), tf.float32)
+            if not is_sparse:
+                return wide
+            indices = tf.identity(gradient.indices)
+            return tf.IndexedSlices(wide, indices, gradient.dense_shape)
 
 
 def _plain(variable: Any) -> Any:
     """Return the `tf.Variable` of a Keras variable."""
     return variable if isinstance(variable, tf.Variable) else variable.value
-
-
-def _check(variable: Any) -> None:
-    if variable.dtype != tf.float32:
-        raise ConfigError(
-            f"offload_optimizer: received the variable {variable.name!r} of type "
-            f"{variable.dtype.name}; allowed is float32."
-        )
-    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
-    if is_distributed or tf.distribute.has_strategy():
-        raise ConfigError(
-            "offload_optimizer: received variables of a tf.distribute strategy; "
-            "allowed is one device, without a strategy."
-        )
 
 
 def _copy(variable: Any) -> tf.Variable:
@@ -480,11 +451,7 @@ def _sample(values: Any) -> tf.Tensor:
 
 def _places(values: Any) -> npt.NDArray[np.int64]:
     """Return where to look at values, by their number: at random, in no pattern."""
-    return _places_among(int(values.shape.num_elements()))
-
-
-@functools.cache
-def _places_among(count: int) -> npt.NDArray[np.int64]:
+    count = int(values.shape.num_elements())
     if count <= _SAMPLE:
         return np.arange(count)
     return np.unique(np.random.default_rng(0).integers(count, size=_SAMPLE))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -211,17 +211,9 @@ def measured_throughputs(
         name: {dtype: _run(step, batch, name, dtype, rounds) for dtype in dtypes}
         for name in names
     }
-    _warn_of_kept(names for row in runs.values() for _, names in row.values())
-    return {
-        short_name(name): {dtype: examples / took for dtype, (took, _) in row.items()}
-        for name, row in runs.items()
-    }
-
-
-def _warn_of_kept(functions: Iterable[frozenset[str]]) -> None:
-    """Warn of functions that are the same in all of several runs."""
-    each = tuple(functions)
-    kept = frozenset.intersection(*each) if len(each) > 1 else frozenset()
+    # Functions that are the same in all of several runs.
+    functions = [names for row in runs.values() for _, names in row.values()]
+    kept = frozenset.intersection(*functions) if len(functions) > 1 else frozenset()
     if kept:
         logging.warning(
             "measured_throughputs: the step calls %s, which was traced once and keeps "
@@ -229,6 +221,10 @@ def _warn_of_kept(functions: Iterable[frozenset[str]]) -> None:
             "as the step, or call the Python function that it was made of.",
             ", ".join(sorted(kept)),
         )
+    return {
+        short_name(name): {dtype: examples / took for dtype, (took, _) in row.items()}
+        for name, row in runs.items()
+    }
 
 
 def _run(
