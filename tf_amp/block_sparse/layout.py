@@ -214,26 +214,20 @@ def random_layout(
     # Once round, the same rows go on with the next columns.
     shifted = steps + steps // math.lcm(rows, columns)
     column = draws.permutation(columns)[shifted % columns]
-    mask = np.zeros((rows, columns), bool)
-    mask[row, _exchanged(row.tolist(), column.tolist(), draws)] = True
-    return BlockLayout.from_mask(mask)
-
-
-def _exchanged(
-    rows: list[int], columns: list[int], draws: np.random.Generator
-) -> list[int]:
-    """Return columns after exchanges that give no row the same one twice."""
-    columns = columns.copy()
-    places = set(zip(rows, columns, strict=True))
-    pairs = draws.integers(len(rows), size=(_EXCHANGES * len(rows), 2)).tolist()
+    places = list(zip(row.tolist(), column.tolist(), strict=True))
+    taken = set(places)
+    pairs = draws.integers(count, size=(_EXCHANGES * count, 2)).tolist()
     for i, j in pairs:
-        new = (rows[i], columns[j]), (rows[j], columns[i])
-        if new[0] in places or new[1] in places:
-            continue
-        places -= {(rows[i], columns[i]), (rows[j], columns[j])}
-        places |= {*new}
-        columns[i], columns[j] = columns[j], columns[i]
-    return columns
+        (row_i, column_i), (row_j, column_j) = places[i], places[j]
+        new = (row_i, column_j), (row_j, column_i)
+        # No row gets the same column twice.
+        if taken.isdisjoint(new):
+            taken -= {places[i], places[j]}
+            taken |= {*new}
+            places[i], places[j] = new
+    mask = np.zeros((rows, columns), bool)
+    mask[tuple(zip(*places, strict=True))] = True
+    return BlockLayout.from_mask(mask)
 
 
 def banded_layout(shape: Sequence[int], bandwidth: int) -> BlockLayout:

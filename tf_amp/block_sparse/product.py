@@ -177,7 +177,16 @@ def _outer(x: tf.Tensor, y: tf.Tensor, layout: BlockLayout) -> tf.Tensor:
             dx = _product(y, db, layout, transposed=True)
             return dx, _product(x, db, layout)
 
-        return _outer_products(x, y, rows_in_groups(layout)), gradient
+        grouping, size, products = rows_in_groups(layout), x.shape[1], []
+        for group in grouping.groups:
+            lines, count = group.blocks.shape
+            gathered = _taken(y, group.crossing, (lines, count * size, -1))
+            own = _taken(x, group.lines, (lines, size, -1))
+            beside = tf.matmul(own, gathered, transpose_b=True)
+            apart = tf.reshape(beside, (lines, size, count, size))
+            apart = tf.transpose(apart, (0, 2, 1, 3))
+            products.append(tf.reshape(apart, (lines * count, size, size)))
+        return _in_order(products, grouping.block_order), gradient
 
     return product(x, y)
 
@@ -192,20 +201,6 @@ def _sums(x: tf.Tensor, blocks: tf.Tensor, grouping: Grouping) -> tf.Tensor:
         weights = _taken(blocks, group.blocks, (lines, count * size, size))
         sums.append(tf.matmul(weights, gathered, transpose_a=True))
     return _in_order(sums, grouping.line_order)
-
-
-def _outer_products(x: tf.Tensor, y: tf.Tensor, grouping: Grouping) -> tf.Tensor:
-    size = x.shape[1]
-    products = []
-    for group in grouping.groups:
-        lines, count = group.blocks.shape
-        gathered = _taken(y, group.crossing, (lines, count * size, -1))
-        own = _taken(x, group.lines, (lines, size, -1))
-        beside = tf.matmul(own, gathered, transpose_b=True)
-        apart = tf.reshape(beside, (lines, size, count, size))
-        apart = tf.transpose(apart, (0, 2, 1, 3))
-        products.append(tf.reshape(apart, (lines * count, size, size)))
-    return _in_order(products, grouping.block_order)
 
 
 def _taken(x: tf.Tensor, indices: Indices, shape: tuple[int, ...]) -> tf.Tensor:
