@@ -133,8 +133,8 @@ def _converted(
             f"--weights low: {job.source} holds {len(tags)} graphs (tags {tags}) that "
             "share their variables; only models with one graph can store them low."
         )
-    # The first one is what the report is of.
-    items = [item, *(_item_of(each, False) for each in graphs[1:])]
+    # Signatures may name other tensors by now.
+    items = [_item_of(each, job.given.is_file()) for each in graphs]
     mixed = [
         rewriting.mix(meta_graph, of_graph, planner, options, file)
         for meta_graph, of_graph in zip(graphs, items, strict=True)
