@@ -80,7 +80,12 @@ class ScaleReadings:
         waiting = checkpoint_record.still_waiting(weights)
         self._restored = {state.kind: _chosen(state.values) for state in waiting}
         self._state: Any = None
-        self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
+        # Keras' own optimizer that scales losses, if it is one, before the first step.
+        self._optimizer, self._own_begin = None, ScaleReading()
+        if scales_losses(optimizer):
+            self._optimizer = optimizer
+            self._applied_before = number(OwnScale.of(optimizer).applied_steps)
+            self._own_begin = self._unread_own()()
 
     def begin_epoch(self) -> None:
         """Count on from the epochs before."""
@@ -92,8 +97,8 @@ class ScaleReadings:
 
     def read(self) -> ScaleReading:
         """Return how the loss scale is now."""
-        if self._own is not None:
-            return self._own.unread(self.steps)()
+        if self._optimizer is not None:
+            return self._unread_own()()
         values = ((state, _chosen(state.evaluate())) for state in self._candidates())
         return self._reading(values, self.steps)
 
@@ -102,8 +107,8 @@ class ScaleReadings:
 
         Only that waits for the device. None where workers would have to be asked.
         """
-        if self._own is not None:
-            return self._own.unread(self.steps)
+        if self._optimizer is not None:
+            return self._unread_own()
         states = self._candidates()
         if any(state.is_per_worker for state in states):
             return None
@@ -129,10 +134,8 @@ class ScaleReadings:
 
     def at_begin(self) -> ScaleReading:
         """Return how the loss scale read last was before the first step."""
-        if self._own is not None:
-            return self._own.begin
         if self._state is None:
-            return ScaleReading()
+            return self._own_begin
         return ScaleReading(*self._begin_of(self._state))
 
     def _begin_of(self, state: Any) -> _Values:
@@ -140,19 +143,8 @@ class ScaleReadings:
         restored = self._restored.get(kind_of(state.loss_scale))
         return known or restored or _chosen(state.fresh)
 
-
-class _OwnScale:
-    """That of an optimizer of Keras' that scales losses itself."""
-
-    def __init__(self, optimizer: Any) -> None:
-        """Remember how it is before the first step."""
-        self._optimizer = optimizer
-        self._applied_before = number(OwnScale.of(optimizer).applied_steps)
-        self.begin = self.unread(0)()
-
-    def unread(self, steps: int) -> Callable[[], ScaleReading]:
-        """Return what reads it as it is now, after so many steps, once it is called."""
-        own = OwnScale.of(self._optimizer)
+    def _unread_own(self) -> Callable[[], ScaleReading]:
+        own, steps = OwnScale.of(self._optimizer), self.steps
         values = (own.scale, own.good_steps, own.applied_steps)
         tensors = [tf.convert_to_tensor(value) for value in values]
 
