@@ -6,6 +6,7 @@ Nothing is measured, and neither the user's settings nor the user's cache are re
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import os
 import pathlib
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.other_versions import expected_failure
 from tests.processes import settings, without_settings
 
 for _name in os.environ.keys() - without_settings(os.environ).keys():
@@ -45,12 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     listed = pathlib.Path(__file__).with_name("slow_files.txt").read_text()
     places = {name: place for place, name in enumerate(listed.split())}
 
+    # TensorFlow is not imported for that: its distribution has several names.
+    (name, *_) = importlib.metadata.packages_distributions()["tensorflow"]
+    release = tuple(map(int, importlib.metadata.version(name).split(".")[:2]))
+
     def place_of(item: pytest.Item) -> int:
         return places.get(item.nodeid.partition("::")[0], len(places))
 
     for item in items:
         if place_of(item) < len(places):
             item.add_marker("slow")
+        if reason := expected_failure(item.nodeid, release):
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     items.sort(key=place_of)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests import mirrored_sections as sections
 from tests.mirrored_programs import sections_of
+from tf_amp._tensorflow_private.graphs import CONVERT_TO_TFLITE
 
 
 @pytest.fixture(scope="module", params=["keras", "tf_keras"])
@@ -102,7 +103,7 @@ def test_eager_steps_are_exchanged_too(printed):
 
 def test_disabling_undoes_the_hook_until_the_strategy_runs_again(printed):
     in_place, again = without_warnings(printed["disabled"])
-    assert in_place.endswith("set_model _do_run wrapped_convert")
+    assert in_place.endswith(f"set_model _do_run {CONVERT_TO_TFLITE.method}")
     assert "_all_reduce" not in in_place and again == "True 1"
 
 

@@ -124,7 +124,7 @@ ALL_CPUS = len(os.sched_getaffinity(0))
     ("chosen", "variable", "threads"),
     [
         (0, "7", 7),
-        (0, " +7\t", 7),
+        (0, " 7\t", 7),
         (4, "7", 4),
         *((0, text, ALL_CPUS) for text in ("", "0", "many", "7.0", "7x", "9" * 12)),
     ],

@@ -1,0 +1,53 @@
+"""Tests that older releases of TensorFlow fail, for what those do otherwise.
+
+`make test-versions` expects them to fail, and says so where one passes.
+"""
+
+from __future__ import annotations
+
+_XLA = "tests/tf_amp/rewriting/compiled"
+_RANGES = "tests/tf_amp/tools/ranges/test_ranges_under_xla.py"
+
+# From this release on they pass: why, and the beginnings of their names.
+PASS_FROM = {
+    (2, 17): {
+        "XLA of TensorFlow 2.16 computes in float32 what is cast to bfloat16": (
+            f"{_XLA}/test_xla.py::test_with_an_eager_tape_around",
+            f"{_XLA}/test_xla.py::test_with_a_tape_in_an_outer_function",
+            f"{_XLA}/test_xla.py::test_with_a_persistent_tape_for_gradients_of",
+            f"{_XLA}/test_xla.py::test_loops_and_branches_are_rewritten_where",
+            f"{_XLA}/test_xla_explain.py::test_the_environment_variable_is_all",
+            f"{_RANGES}::test_what_left_the_safe_range_stays_float32_under_xla",
+            f"{_RANGES}::test_scripts_are_recorded_in_loops_and_branches_of",
+            "tests/tf_amp/tools/verify/test_checking_scripts.py"
+            "::test_compiled_functions_are_verified_under_xla",
+        ),
+        "TensorFlow 2.16 traces other operations": (
+            "tests/tf_amp/training/test_traced_texts.py"
+            "::test_a_step_is_traced_as_it_was_reviewed[row_reads]",
+            "tests/tf_amp/training/test_traced_texts.py"
+            "::test_a_step_is_traced_as_it_was_reviewed[gelu_gradients]",
+            "tests/test_docs.py::test_the_blocks_of_a_page_run_and_print_what_it_says"
+            "[xla.md]",
+            "tests/tf_amp/training/fusions/test_fused_steps.py"
+            "::test_on_parameter_servers_nothing_is_fused",
+        ),
+        "TensorFlow 2.16 does not fuse products of an attention": (
+            "tests/grappler_pass/graph/test_fusions.py"
+            "::test_lists_hold_for_what_a_running_program_had_fused",
+        ),
+        "The converter to TFLite of TensorFlow 2.16 gives Python's lock away": (
+            "tests/test_shim.py"
+            "::test_a_call_that_keeps_the_lock_and_waits_for_a_graph_ends",
+        ),
+    }
+}
+
+
+def expected_failure(name: str, version: tuple[int, ...]) -> str | None:
+    """Return why the test of this name fails with this release, or None."""
+    for passing, reasons in PASS_FROM.items():
+        for reason, beginnings in reasons.items():
+            if version < passing and name.startswith(beginnings):
+                return reason
+    return None
