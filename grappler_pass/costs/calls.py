@@ -122,19 +122,19 @@ class Price(NamedTuple):
 
 def attrs_from_node_def(node_def: Any) -> dict[str, object]:
     """Return the attributes that change a price, as plain values; writes nothing."""
-    given = node_def.attr
-    # Reading an absent key would create it.
-    return {name: _plain(given[name]) for name in PRICED_ATTRS if name in given}
-
-
-def _plain(value: Any) -> object:
-    kind = value.WhichOneof("value")
-    if kind == "list":
-        lists = (value.list.i, value.list.s, value.list.f, value.list.b)
-        return next((tuple(items) for items in lists if items), ())
-    if kind in ("i", "f", "b", "s", "type"):
-        return getattr(value, kind)
-    return None
+    attrs: dict[str, object] = {}
+    for name in PRICED_ATTRS:
+        # Reading an absent key would create it.
+        if name in node_def.attr:
+            value = node_def.attr[name]
+            kind = value.WhichOneof("value")
+            attrs[name] = None
+            if kind == "list":
+                lists = (value.list.i, value.list.s, value.list.f, value.list.b)
+                attrs[name] = next((tuple(items) for items in lists if items), ())
+            elif kind in ("i", "f", "b", "s", "type"):
+                attrs[name] = getattr(value, kind)
+    return attrs
 
 
 Dims = tuple[int, ...]

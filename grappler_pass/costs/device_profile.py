@@ -131,8 +131,26 @@ class DeviceProfile:
                     f"profile format {data['format']!r}, expected {FORMAT}; "
                     "measure again with `tf-amp calibrate`"
                 )
-            base = cls.load(str(data["extends"])) if "extends" in data else None
-            inherited = {} if base is None else _inherited(base, data)
+            grids: dict[tuple[str, str], Grid] = {}
+            call_seconds = 0.0
+            if "extends" in data:
+                base = cls.load(str(data["extends"]))
+                without = tuple(data.get("without", ()))
+                scale = float(data.get("scale", 1.0))
+                call_seconds = base.call_seconds
+                grids = {
+                    key: grid.scaled(scale)
+                    for key, grid in base.grids.items()
+                    if not key[0].startswith(without)
+                }
+            for op_class, entry in data["classes"].items():
+                for dtype, seconds in entry["seconds"].items():
+                    grids[op_class, dtype] = _grid(op_class, entry["axes"], seconds)
+            call_seconds = float(data.get("call_seconds", call_seconds))
+            if not 0.0 <= call_seconds < math.inf:
+                raise ProfileError(
+                    f"call_seconds is {call_seconds}, expected 0 or more"
+                )
             device = data.get("device")
             return cls(
                 name=str(data["name"]),
@@ -141,9 +159,9 @@ class DeviceProfile:
                 provenance=data["provenance"],
                 device=None if device is None else str(device),
                 roofline=_roofline(data["roofline"]),
-                grids={**inherited, **_grids(data["classes"])},
+                grids=grids,
                 data=data,
-                call_seconds=_call_seconds(base, data),
+                call_seconds=call_seconds,
                 flags=frozenset(map(str, data.get("flags", ()))),
                 threads=None if "threads" not in data else int(data["threads"]),
             )
@@ -205,7 +223,13 @@ def _read(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
     if path.suffix != ".json" and path.parent == Path():
         path = _SHIPPED / f"{path.name}.json"
         if not path.is_file():
-            raise ProfileError(_unknown_name(os.fspath(name_or_path)))
+            name, names = os.fspath(name_or_path), DeviceProfile.names()
+            near = difflib.get_close_matches(name, names, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else "."
+            raise ProfileError(
+                f"unknown device profile {name!r}{guess} Known are {', '.join(names)}, "
+                "and paths of .json files."
+            )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -215,22 +239,6 @@ def _read(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise ProfileError(f"device profile {path} is not a JSON object")
     return data
-
-
-def _unknown_name(name: str) -> str:
-    names = DeviceProfile.names()
-    near = difflib.get_close_matches(name, names, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else "."
-    known = f"Known are {', '.join(names)}, and paths of .json files."
-    return f"unknown device profile {name!r}{guess} {known}"
-
-
-def _grids(classes: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
-    return {
-        (op_class, dtype): _grid(op_class, entry["axes"], seconds)
-        for op_class, entry in classes.items()
-        for dtype, seconds in entry["seconds"].items()
-    }
 
 
 def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) -> Grid:
@@ -250,26 +258,6 @@ def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) 
         if sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise ProfileError(f"axis {axis!r} of class {op_class!r} does not increase")
     return Grid(tuple(map(tuple, axes.values())), tuple(seconds))
-
-
-def _inherited(
-    base: DeviceProfile, data: Mapping[str, Any]
-) -> dict[tuple[str, str], Grid]:
-    without = tuple(data.get("without", ()))
-    scale = float(data.get("scale", 1.0))
-    return {
-        key: grid.scaled(scale)
-        for key, grid in base.grids.items()
-        if not key[0].startswith(without)
-    }
-
-
-def _call_seconds(base: DeviceProfile | None, data: Mapping[str, Any]) -> float:
-    inherited = 0.0 if base is None else base.call_seconds
-    seconds = float(data.get("call_seconds", inherited))
-    if not 0.0 <= seconds < math.inf:
-        raise ProfileError(f"call_seconds is {seconds}, expected 0 or more")
-    return seconds
 
 
 def _roofline(data: Mapping[str, Any]) -> Roofline:
@@ -372,7 +360,13 @@ def calibrated_profile(cache_folder: Path, key: DeviceKey) -> DeviceProfile | No
         logging.warning("cannot look into the cache folder %s: %s", path.parent, error)
         return None
     except ProfileError as error:
-        _set_aside(path, error)
+        aside = path.with_suffix(".broken")
+        try:
+            path.replace(aside)
+        except OSError:
+            aside = path
+        message = "ignoring a broken device profile, now at %s: %s"
+        logging.warning(message, aside, error)
         return None
     return profile if profile.device == str(key) else None
 
@@ -410,12 +404,3 @@ def keep_profile(profile: DeviceProfile, path: Path) -> Path | None:
         )
         return None
     return path
-
-
-def _set_aside(path: Path, error: ProfileError) -> None:
-    aside = path.with_suffix(".broken")
-    try:
-        path.replace(aside)
-    except OSError:
-        aside = path
-    logging.warning("ignoring a broken device profile, now at %s: %s", aside, error)

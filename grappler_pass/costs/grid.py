@@ -49,13 +49,13 @@ class Grid:
         return tuple(map(math.log, self.corrected))
 
     @cached_attribute
-    def _log_axes(self) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(map(math.log, axis)) for axis in self.axes)
-
-    @cached_attribute
-    def _strides(self) -> tuple[int, ...]:
+    def _axes(self) -> tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...]:
+        """Each axis with the logarithms of its sizes and its stride."""
         lengths = [len(axis) for axis in self.axes]
-        return tuple(math.prod(lengths[index + 1 :]) for index in range(len(lengths)))
+        return tuple(
+            (axis, tuple(map(math.log, axis)), math.prod(lengths[index + 1 :]))
+            for index, axis in enumerate(self.axes)
+        )
 
     def scaled(self, factor: float) -> Grid:
         """Return the grid of a device that takes ``factor`` times as long."""
@@ -99,9 +99,7 @@ class Grid:
         """Return seconds at ``point``, one size per axis."""
         corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
         scale = 1.0
-        for axis, logs, stride, size in zip(
-            self.axes, self._log_axes, self._strides, point, strict=True
-        ):
+        for (axis, logs, stride), size in zip(self._axes, point, strict=True):
             last = len(axis) - 1
             if size >= axis[last]:
                 scale *= size / axis[last]
@@ -142,18 +140,15 @@ def _longer(
     for start in range(0, len(values), block):
         for share in _SHARES:
             for at in range(start, start + inner):
-                below = _below(share, axis, like[at], like[at + inner])
-                ratio = values[at] / like[at]
+                first, second = like[at], like[at + inner]
+                # At a share of the first size, as the first two points tell.
+                saved = (second - first) * (1.0 - share) / (axis[1] / axis[0] - 1.0)
+                below = max(first - saved, share * first)
+                ratio = values[at] / first
                 part = ratio ** math.sqrt(share) if ratio < 1.0 else ratio
                 longer.append(max(below * part, least))
         longer += values[start : start + block]
     return longer
-
-
-def _below(share: float, axis: Sequence[float], first: float, second: float) -> float:
-    """Return the seconds at a share of the first size, from the first two points."""
-    saved = (second - first) * (1.0 - share) / (axis[1] / axis[0] - 1.0)
-    return max(first - saved, share * first)
 
 
 def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
@@ -182,9 +177,14 @@ def no_slower_than_parts(
     known = dict(zip(points, seconds, strict=True))
     edges = [number for number, axis in enumerate(axes) if axis != "batch"]
 
+    def sizes_of_parts(axis: str, sizes: Sequence[int], size: int) -> list[int]:
+        least = {"batch": 1}.get(axis, _LEAST_EDGE)
+        smaller = (part for part in sizes if least <= part < size)
+        return [*(smaller if axis in _CUT_AXES else ()), size]
+
     def of_parts(point: tuple[int, ...]) -> float:
         sizes = zip(axes, axes.values(), point, strict=True)
-        parts = itertools.product(*(_parts(*size) for size in sizes))
+        parts = itertools.product(*(sizes_of_parts(*size) for size in sizes))
         return min(known[p] * math.prod(point) / math.prod(p) for p in parts)
 
     return [
@@ -194,10 +194,3 @@ def no_slower_than_parts(
         else of_parts(point)
         for point, here in known.items()
     ]
-
-
-def _parts(axis: str, sizes: Sequence[int], size: int) -> list[int]:
-    """Return the sizes along an axis that parts of a product may have."""
-    least = {"batch": 1}.get(axis, _LEAST_EDGE)
-    smaller = (part for part in sizes if least <= part < size)
-    return [*(smaller if axis in _CUT_AXES else ()), size]

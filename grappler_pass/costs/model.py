@@ -60,29 +60,13 @@ def profile_error(profile: DeviceProfile) -> float:
     """Return the error of a price that the profile has a grid for."""
     if profile.device is not None:
         return CALIBRATED
-    return KINDRED if has_measured_classes(profile) else PUBLISHED
+    # Whether its own classes were measured, on whatever device.
+    return KINDRED if profile.data.get("classes") else PUBLISHED
 
 
 def roofline_error(profile: DeviceProfile) -> float:
     """Return the error of a price that is made of rates."""
-    return ROOFLINE if has_measured_classes(profile) else PUBLISHED
-
-
-def has_measured_classes(profile: DeviceProfile) -> bool:
-    """Return whether the profile's own classes were measured, on whatever device."""
-    return bool(profile.data.get("classes"))
-
-
-def with_smallness(error: float, smallness: float) -> float:
-    """Return the error of a price for that share of the smallest measured size."""
-    if smallness >= 1.0:
-        return error
-    return math.hypot(error, BELOW_MEASURED * math.log(smallness))
-
-
-def with_guesses(error: float, call: OpCall) -> float:
-    """Return the error of a price for `call`, larger where a size is guessed."""
-    return error if is_whole(call) else math.hypot(error, GUESSED_SHAPE)
+    return ROOFLINE if profile.data.get("classes") else PUBLISHED
 
 
 def is_whole(call: OpCall) -> bool:
@@ -118,7 +102,9 @@ def cast_works(elements: int, source: str, target: str) -> tuple[Work, ...]:
 def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
     grid = profile.grid(work.op_class, dtype)
     if grid is not None:
-        error = with_smallness(profile_error(profile), grid.smallness(work.point))
+        error, smallness = profile_error(profile), grid.smallness(work.point)
+        if smallness < 1.0:
+            error = math.hypot(error, BELOW_MEASURED * math.log(smallness))
         return Price(_on_grid(profile, work, dtype), "profile", error)
     seconds = profile.roofline.seconds(work, dtype)
     if profile.grid(work.op_class, "float32") is not None:
@@ -317,7 +303,9 @@ class CostModel:
             source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
             return self.cast_price(call.outputs[0].elements, source, target)
         price = self._corrected(call.op, works_of(call, dtype), dtype)
-        return price._replace(error=with_guesses(price.error, call))
+        if is_whole(call):
+            return price
+        return price._replace(error=math.hypot(price.error, GUESSED_SHAPE))
 
     def _corrected(self, op: str, works: Sequence[Work], dtype: str) -> Price:
         """Return the profile's price, corrected by what steps have taught."""

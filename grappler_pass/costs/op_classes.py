@@ -118,13 +118,12 @@ BATCH_MATMULS = frozenset(
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 
 
-def _direction(op: str) -> str:
-    if "Backprop" not in op:
-        return "forward"
-    return "input_gradient" if "Input" in op else "filter_gradient"
-
-
-_CONVOLUTIONS = {op: _direction(op) for op in sorted(table.CONVOLUTION_OPS)}
+_CONVOLUTIONS = {
+    op: ("input_gradient" if "Input" in op else "filter_gradient")
+    if "Backprop" in op
+    else "forward"
+    for op in sorted(table.CONVOLUTION_OPS)
+}
 DEPTHWISE = {op: way for op, way in _CONVOLUTIONS.items() if "Depthwise" in op}
 CONVOLUTIONS = {
     op: way

@@ -198,17 +198,12 @@ def _movement(call: OpCall, dtype: str) -> tuple[Work, ...]:
 def _plain_elementwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
     op_class = op_classes.ELEMENTWISE[call.op]
     if op_class in op_classes.BROADCAST_CLASSES and len(call.inputs) == 2:
-        op_class += _broadcast_suffix(*call.inputs)
+        small, large = sorted(call.inputs, key=lambda spec: spec.elements)
+        if small.elements == 1 < large.elements:
+            op_class += ".scalar"
+        elif small.elements < large.elements:
+            op_class += ".column" if small.dims[-1:] == (1,) else ".row"
     return by_elements(op_class, call, dtype)
-
-
-def _broadcast_suffix(left: TensorSpec, right: TensorSpec) -> str:
-    large, small = sorted((left, right), key=lambda spec: -spec.elements)
-    if small.elements == large.elements:
-        return ""
-    if small.elements == 1:
-        return ".scalar"
-    return ".column" if small.dims[-1:] == (1,) else ".row"
 
 
 def _add_n(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -251,21 +246,17 @@ def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:
 def _gather(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Count rows read and written; the table they come from stays where it is."""
     output = call.outputs[0]
-    width = _row_width(call)
+    table, indices = call.inputs[:2]
+    # Rows of any rank lie together.
+    row = output.dims[len(indices.dims) :]
+    if table.dtype == "resource" or table.dims[1:] == row:
+        width = math.prod(row)
+    else:
+        width = output.dims[-1] if len(output.dims) > 1 else 1
     rows = output.elements // max(width, 1)
     moved = 2.0 * output.bytes_as(dtype)
-    op_class = "gather" + _coldness(call.inputs[0], width)
+    op_class = "gather" + _coldness(table, width)
     return (Work(op_class, (rows, width), 0.0, moved),)
-
-
-def _row_width(call: OpCall) -> int:
-    """Return how many elements lie together of what is gathered: rows of any rank."""
-    table, indices = call.inputs[:2]
-    output = call.outputs[0].dims
-    row = output[len(indices.dims) :]
-    if table.dtype == "resource" or table.dims[1:] == row:
-        return math.prod(row)
-    return output[-1] if len(output) > 1 else 1
 
 
 def _segment(call: OpCall, dtype: str) -> tuple[Work, ...]:

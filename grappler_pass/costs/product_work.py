@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from grappler_pass.costs import op_classes
 from grappler_pass.costs.calls import (
@@ -117,19 +117,17 @@ def _spelled_out(equation: str, inputs: Sequence[TensorSpec]) -> tuple[str, ...]
     """Return the letters of operands and result, with capitals for "..."."""
     sources, target = equation.split("->")
     terms = sources.split(",")
-    hidden = [_hidden(term, spec) for term, spec in zip(terms, inputs, strict=True)]
+    hidden: list[str] = []
+    for term, spec in zip(terms, inputs, strict=True):
+        # Counted from the last.
+        count = len(spec.dims) - len(term.replace("...", ""))
+        hidden.append(_HIDDEN[-count:] if "..." in term and count > 0 else "")
     # Not by the shape of the result, which may be unknown.
     hidden.append(max(hidden, key=len))
     return tuple(
         term.replace("...", letters)
         for term, letters in zip((*terms, target), hidden, strict=True)
     )
-
-
-def _hidden(term: str, spec: TensorSpec) -> str:
-    """Return the letters that "..." stands for, counted from the last."""
-    count = len(spec.dims) - len(term.replace("...", ""))
-    return _HIDDEN[-count:] if "..." in term and count > 0 else ""
 
 
 def xla_dot(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -262,22 +260,21 @@ def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
     if not names:
         return ()
     output = call.outputs[0]
-    if call.op in SPLIT_IN_BFLOAT16 and dtype == "bfloat16":
+    if call.op not in SPLIT_IN_BFLOAT16 or dtype != "bfloat16":
         return tuple(
-            work for name in names for work in _alone(name, call, output, dtype)
+            elementwise(f"fused.{name}", output.elements, dtype)._replace(
+                bytes_moved=0.0
+            )
+            for name in names
         )
-    return tuple(
-        elementwise(f"fused.{name}", output.elements, dtype)._replace(bytes_moved=0.0)
-        for name in names
-    )
-
-
-def _alone(name: str, call: OpCall, output: TensorSpec, dtype: str) -> Iterator[Work]:
-    epilogue = epilogue_of(name)
-    for op_class in (epilogue.alone or epilogue.part).split():
-        if op_classes.axes_of(op_class) == op_classes.ROWS:
-            channels = output.dims[channel_axis(call)]
-            yield by_rows(op_class, output.elements, channels, dtype)
-        else:
-            tensors = 3 if name == "Add" else 2
-            yield elementwise(op_class, output.elements, dtype, tensors)
+    works: list[Work] = []
+    for name in names:
+        epilogue = epilogue_of(name)
+        for op_class in (epilogue.alone or epilogue.part).split():
+            if op_classes.axes_of(op_class) == op_classes.ROWS:
+                channels = output.dims[channel_axis(call)]
+                works.append(by_rows(op_class, output.elements, channels, dtype))
+            else:
+                tensors = 3 if name == "Add" else 2
+                works.append(elementwise(op_class, output.elements, dtype, tensors))
+    return tuple(works)

@@ -171,8 +171,8 @@ class Roofline:
         """
         compute = self._compute_seconds(work, dtype)
         memory = work.bytes_moved / _rate(self.bytes_per_second, dtype)
-        factor = self._slowdown(work.op_class, dtype)
-        busy = factor * max(compute, memory)
+        slowdown = (f for p, f in self.slowdown.items() if work.op_class.startswith(p))
+        busy = next(slowdown, {}).get(dtype, 1.0) * max(compute, memory)
         if work.op_class.startswith("fused."):
             # What a fused op does after its product starts no call of its own.
             return work.times * busy
@@ -191,12 +191,6 @@ class Roofline:
             return work.flops / flops
         copy = _rate(self.bytes_per_second, dtype)
         return self.multiprocessors.seconds(work.product, dtype, flops, copy)
-
-    def _slowdown(self, op_class: str, dtype: str) -> float:
-        for prefix, factors in self.slowdown.items():
-            if op_class.startswith(prefix):
-                return factors.get(dtype, 1.0)
-        return 1.0
 
 
 def _rate(rates: Mapping[str, float], dtype: str) -> float:

@@ -25,19 +25,15 @@ from grappler_pass.costs.op_classes import (
     DEPTHWISE,
     MATMULS,
 )
-from grappler_pass.eligibility.exactness import values_of
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
+from grappler_pass.eligibility.regions import values_of
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.fusions import fused_parts
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
-from grappler_pass.graph.type_slots import (
-    FLOAT32,
-    NO_SLOT,
-    SlotTable,
-)
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port
 
 
@@ -129,7 +125,19 @@ class CarriedErrors:
         self.low_dtype = low_dtype
         self.members = members
         self.kinds = [self._kind(node, lists, stays) for node in view.nodes]
-        self.inputs = [self._floats(node) for node in view.nodes]
+        # The flow of a TensorArray is a float32 that has no value.
+        self.inputs = [
+            [
+                (position, port)
+                for position, port in enumerate(node.inputs)
+                if slots.input_dtype(node.index, position) == FLOAT32
+                and not (
+                    kind is Errors.MOVES
+                    and slots.input_slot(node.index, position) == NO_SLOT
+                )
+            ]
+            for node, kind in zip(view.nodes, self.kinds, strict=True)
+        ]
         self.of_nodes = [Carried()] * len(view.nodes)
         self._of_lists: dict[int, Carried] = {}
         # What is put on a list is known when all has been followed once.
@@ -171,20 +179,6 @@ class CarriedErrors:
             return len(own) < len(result)
         return any(a == 1 and b != 1 for a, b in zip(own, result, strict=True))
 
-    def _floats(self, node: Node) -> list[tuple[int, Port]]:
-        """Return the float32 inputs of a node with their positions.
-
-        The flow of a TensorArray is a float32 that has no value.
-        """
-        slots, i = self.slots, node.index
-        moves = self.kinds[i] is Errors.MOVES
-        return [
-            (position, port)
-            for position, port in enumerate(node.inputs)
-            if slots.input_dtype(i, position) == FLOAT32
-            and not (moves and slots.input_slot(i, position) == NO_SLOT)
-        ]
-
     def _kind(
         self, node: Node, lists: OpLists, stays: Callable[[NodeDef], object]
     ) -> Errors | None:
@@ -200,27 +194,40 @@ class CarriedErrors:
         return None if "fused_ops" in node.proto.attr else Errors.SCALES
 
     def _result(self, node: Node) -> Carried:
-        kind = self.kinds[node.index]
+        """Return the error of a node's first output."""
+        kind, item = self.kinds[node.index], self.view.item
         if node.index in self._of_lists:
             return self._of_lists[node.index]
-        if node.name in self.view.item.feed:
+        if node.name in item.feed:
             return Carried()
         if node.op == "Const":
-            return Carried(self._constant(node))
+            is_float32 = node.proto.attr["dtype"].type == FLOAT32
+            if node.name in item.untouchable or not is_float32:
+                return Carried()
+            values = values_of(node.proto.attr["value"].tensor)
+            is_exact = self._holds(values[:_FIRST_VALUES]) and self._holds(values)
+            return Carried(Error.EXACT if is_exact else Error.FLOAT32)
         if node.op == "Cast":
-            return Carried(self._cast(node))
-        if kind is None:
-            return Carried()
-        if kind is Errors.IGNORES:
-            return Carried(Error.EXACT)
+            # Masks are exact, and what was in 16 bits is as inexact as a product.
+            source = self.slots.input_dtype(node.index, 0)
+            if source in (types_pb2.DT_BOOL, types_pb2.DT_UINT8):
+                return Carried(Error.EXACT)
+            return Carried(Error.PRODUCT if source == self.low_dtype else Error.FLOAT32)
         operands = [self.of(port) for _, port in self.inputs[node.index]]
         worst = _worst(operands)
         is_full_size = worst.error in _OF_FULL_SIZE
         match kind:
+            case Errors.IGNORES:
+                return Carried(Error.EXACT)
             case Errors.PRODUCT:
                 return self._product(node)
             case Errors.MOVES:
-                return Carried() if self._comes_around(node) else worst
+                # What goes around a loop is not known where its iterations begin.
+                sources = (self.view.nodes[port.node].op for port in node.inputs)
+                around = node.op in table.MERGE_OPS and not (
+                    table.NEXT_ITERATION_OPS.isdisjoint(sources)
+                )
+                return Carried() if around else worst
             case Errors.SCALES:
                 return self._scaled(node, operands)
             case Errors.SUMS:
@@ -231,36 +238,18 @@ class CarriedErrors:
                 return worst._replace(error=Error.ACTIVATED)
             case Errors.AVERAGES if worst.error in OF_PRODUCTS:
                 return worst._replace(error=Error.ACTIVATED)
-            case Errors.NORMALIZES:
-                return self._normalized(node, operands)
+            case Errors.NORMALIZES if operands and operands[0].error in _OF_FULL_SIZE:
+                carried = worst._replace(error=Error.BIASED)
+                if node.op == "_FusedBatchNormEx" and len(node.inputs) > _SIDE_INPUT:
+                    return self._plus(carried, node.inputs[_SIDE_INPUT])
+                return carried
         return Carried()
 
-    def _comes_around(self, node: Node) -> bool:
-        """Return whether a node begins the iterations of a loop."""
-        sources = (self.view.nodes[port.node].op for port in node.inputs)
-        return node.op in table.MERGE_OPS and not (
-            table.NEXT_ITERATION_OPS.isdisjoint(sources)
-        )
-
-    def _constant(self, node: Node) -> Error:
-        is_open = node.name in self.view.item.untouchable
-        if is_open or node.proto.attr["dtype"].type != FLOAT32:
-            return Error.FLOAT32
-        values = values_of(node.proto.attr["value"].tensor)
-        is_exact = self._holds(values[:_FIRST_VALUES]) and self._holds(values)
-        return Error.EXACT if is_exact else Error.FLOAT32
-
     def _holds(self, values: np.ndarray) -> bool:
+        """Return whether the low dtype holds numbers as they are."""
         with np.errstate(over="ignore"):
             rounded = values.astype(NUMPY_DTYPES[self.low_dtype]).astype(np.float32)
         return bool(np.array_equal(values, rounded, equal_nan=True))
-
-    def _cast(self, node: Node) -> Error:
-        """Masks are exact, and what was in 16 bits is as inexact as a product."""
-        source = self.slots.input_dtype(node.index, 0)
-        if source in (types_pb2.DT_BOOL, types_pb2.DT_UINT8):
-            return Error.EXACT
-        return Error.PRODUCT if source == self.low_dtype else Error.FLOAT32
 
     def _product(self, node: Node) -> Carried:
         """Return the error of a product with what is fused behind it."""
@@ -287,14 +276,6 @@ class CarriedErrors:
         is_kept = other.error in _OF_FULL_SIZE and total.leaves_room
         return total if is_kept else Carried()
 
-    def _normalized(self, node: Node, operands: Sequence[Carried]) -> Carried:
-        if not operands or operands[0].error not in _OF_FULL_SIZE:
-            return Carried()
-        carried = _worst(operands)._replace(error=Error.BIASED)
-        if node.op == "_FusedBatchNormEx" and len(node.inputs) > _SIDE_INPUT:
-            return self._plus(carried, node.inputs[_SIDE_INPUT])
-        return carried
-
     def _scaled(self, node: Node, operands: Sequence[Carried]) -> Carried:
         errors = [operand.error for operand in operands]
         # A gate of float32 values: as exact as they are wanted to be.
@@ -311,24 +292,12 @@ class CarriedErrors:
         if not carried.leaves_room or not of_products:
             return Carried()
         if Error.PRODUCT in errors:
-            error = Error.BIASED if self._shrinks(node) else Error.PRODUCT
+            is_half = self.low_dtype == types_pb2.DT_HALF
+            shrinks = is_half and _small_factor(self.view, node)
+            error = Error.BIASED if shrinks else Error.PRODUCT
         else:
             error = Error.ACTIVATED if is_gate else min(of_products)
         return carried._replace(error=error)
-
-    def _shrinks(self, node: Node) -> bool:
-        """Return whether a constant takes values to where float16 holds fewer bits."""
-        if self.low_dtype != types_pb2.DT_HALF:
-            return False
-        for position, port in enumerate(node.inputs):
-            source = self.view.nodes[port.node]
-            if source.op == "Const":
-                values = values_of(source.proto.attr["value"].tensor)
-                most = np.abs(values).max(initial=0.0)
-                divides = position == 1 and "Div" in node.op
-                if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
-                    return True
-        return False
 
     def _full_size(self, node: Node, errors: Sequence[Error]) -> list[Error]:
         """Return the errors of the operands that are not broadcast."""
@@ -353,6 +322,19 @@ class CarriedErrors:
         return carried._replace(error=Error.BIASED if is_biased else min(summands))
 
 
+def _small_factor(view: GraphView, node: Node) -> bool:
+    """Return whether a constant takes values to where float16 holds fewer bits."""
+    for position, port in enumerate(node.inputs):
+        source = view.nodes[port.node]
+        if source.op == "Const":
+            values = values_of(source.proto.attr["value"].tensor)
+            most = np.abs(values).max(initial=0.0)
+            divides = position == 1 and "Div" in node.op
+            if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
+                return True
+    return False
+
+
 def _worst(operands: Sequence[Carried]) -> Carried:
     """Return the least exact error, with the most sums and factors of any product."""
     products = [operand for operand in operands if operand.error in OF_PRODUCTS]
@@ -363,9 +345,6 @@ def _worst(operands: Sequence[Carried]) -> Carried:
     )
 
 
-_TRANSPOSES = ("transpose_a", "adj_x")
-
-
 def has_sum(proto: NodeDef, operands: Sequence[Shape | None]) -> bool:
     """Return whether a product of operands of some shapes adds up terms.
 
@@ -374,40 +353,28 @@ def has_sum(proto: NodeDef, operands: Sequence[Shape | None]) -> bool:
       einsum("i,j->ij")      no letter is summed over
       [n, 1] @ [1, m]        one term per element
     """
-    if proto.op in table.EINSUM_OPS:
-        return _einsum_has_sum(proto.attr["equation"].s.decode(), operands)
-    if proto.op in MATMULS or proto.op in BATCH_MATMULS:
-        return _summed_size(proto, operands[0]) != 1
-    if proto.op in CONVOLUTIONS or proto.op in DEPTHWISE:
-        return _convolution_has_sum(proto.op, operands[1])
-    return True
-
-
-def _einsum_has_sum(equation: str, operands: Sequence[Shape | None]) -> bool:
-    sources, arrow, target = equation.replace(" ", "").partition("->")
-    if not arrow:
+    op, attrs = proto.op, proto.attr
+    if op in table.EINSUM_OPS:
+        equation = attrs["equation"].s.decode().replace(" ", "")
+        sources, arrow, target = equation.partition("->")
+        terms = zip(sources.split(","), operands, strict=False)
+        # A guessed shape may have another rank.
+        return not arrow or any(
+            shape is None or len(shape) != len(term) or shape[axis] != 1
+            for term, shape in terms
+            for axis, letter in enumerate(term)
+            if letter.isalpha() and letter not in target
+        )
+    if op in MATMULS or op in BATCH_MATMULS:
+        left = operands[0]
+        # `in` first: reading a missing key of a protobuf map creates it.
+        flips = any(n in attrs and attrs[n].b for n in ("transpose_a", "adj_x"))
+        return left is None or len(left) < 2 or left[-2 if flips else -1] != 1
+    direction = CONVOLUTIONS.get(op) or DEPTHWISE.get(op)
+    if direction is None or direction == "filter_gradient":
         return True
-    for term, shape in zip(sources.split(","), operands, strict=False):
-        for axis, letter in enumerate(term):
-            if letter.isalpha() and letter not in target:
-                # A guessed shape may have another rank.
-                if shape is None or len(shape) != len(term) or shape[axis] != 1:
-                    return True
-    return False
-
-
-def _summed_size(proto: NodeDef, left: Shape | None) -> int | None:
-    if left is None or len(left) < 2:
-        return None
-    # `in` first: reading a missing key of a protobuf map creates it.
-    flips = any(name in proto.attr and proto.attr[name].b for name in _TRANSPOSES)
-    return left[-2 if flips else -1]
-
-
-def _convolution_has_sum(op: str, kernel: Shape | None) -> bool:
-    """Say whether an element of the result is a sum; a filter's gradient always is."""
-    direction = CONVOLUTIONS.get(op) or DEPTHWISE[op]
-    if kernel is None or len(kernel) < 3 or direction == "filter_gradient":
+    kernel = operands[1]
+    if kernel is None or len(kernel) < 3:
         return True
     if direction == "input_gradient":
         summed = (*kernel[:-2], kernel[-1])

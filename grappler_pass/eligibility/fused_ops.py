@@ -23,6 +23,7 @@ from grappler_pass.eligibility.known_wrong import (
     is_by_reference_if_fused,
     is_imprecise,
 )
+from grappler_pass.graph.editing import data_of, new_node
 from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
@@ -48,15 +49,13 @@ def parts_of(proto: NodeDef) -> tuple[FusedPart, ...]:
     root = root_of(proto.op)
     if root is None or "fused_ops" not in proto.attr:
         return ()
-    fused = (
-        FusedPart(epilogue_of(name).part, tuple(own))
-        for name, own in fused_parts(proto)
-    )
-    parts = (FusedPart(root, (0, 1)), *fused)
-    data_inputs = sum(not text.startswith("^") for text in proto.input)
+    parts = [FusedPart(root, (0, 1))]
+    for name, own in fused_parts(proto):
+        parts.append(FusedPart(epilogue_of(name).part, tuple(own)))
     is_known = all(part.op for part in parts)
-    is_whole = sum(len(part.inputs) for part in parts) == data_inputs
-    return parts if is_known and is_whole else ()
+    read = sum(len(part.inputs) for part in parts)
+    is_whole = read == len(data_of(proto.input))
+    return tuple(parts) if is_known and is_whole else ()
 
 
 def products_alone(view: GraphView, low_dtype: int) -> frozenset[int]:
@@ -172,13 +171,10 @@ def _reshaped(
 
     Of constants alone, such as [-1, 4, 4, 8], TensorFlow takes the Reshape out again.
     """
-    own = [int(size is None) for size in shape]
 
     def made(op: str, inputs: Sequence[str], **types: int) -> NodeDef:
         name = unused(f"{source.name}/tf_amp_{op}")
-        node = NodeDef(name=name, op=op, input=inputs, device=source.device)
-        for attr, dtype in types.items():
-            node.attr[attr].type = dtype
+        node = new_node(op, name, inputs, source.device, **types)
         mark(node, source)
         return node
 
@@ -190,7 +186,8 @@ def _reshaped(
         return node
 
     sizes = made("Shape", [source.name], T=FLOAT32, out_type=DT_INT32)
-    open_sizes, known_sizes = constant(own), constant([size or 0 for size in shape])
+    open_sizes = constant([int(size is None) for size in shape])
+    known_sizes = constant([size or 0 for size in shape])
     masked = made("Mul", [sizes.name, open_sizes.name], T=DT_INT32)
     right = made("AddV2", [masked.name, known_sizes.name], T=DT_INT32)
     result = made("Reshape", [source.name, right.name], T=FLOAT32, Tshape=DT_INT32)
@@ -199,9 +196,9 @@ def _reshaped(
 
 def cast_node(name: str, source: str, types: tuple[int, int], near: NodeDef) -> NodeDef:
     """Return a cast of an input from a type to another, on the device of a node."""
-    cast = NodeDef(name=name, op="Cast", input=[source], device=near.device)
-    cast.attr["SrcT"].type, cast.attr["DstT"].type = types
-    cast.attr["Truncate"].b = False
+    given, wanted = types
+    attrs = {"SrcT": given, "DstT": wanted, "Truncate": False}
+    cast = new_node("Cast", name, [source], near.device, **attrs)
     mark(cast, near)
     return cast
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -21,7 +20,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.fusions import fused_parts, root_of
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import GraphView, Node
 
 # Stands for a batch whose size the graph leaves open.
 OPEN_BATCH = 32
@@ -43,6 +42,13 @@ class Operand(NamedTuple):
     shape: Shape | None
     values: tuple[int, ...] | None = None
     is_low: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing that it takes to make one is left open."""
+        if self.dtype == types_pb2.DT_INT32:
+            return self.values is not None
+        return self.shape is not None and None not in self.shape
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,7 +98,7 @@ class Kernel:
     @property
     def is_whole(self) -> bool:
         """Whether nothing that it takes to run is left open."""
-        return all(_is_known(operand) for operand in self.operands) and all(
+        return all(operand.is_known for operand in self.operands) and all(
             shape is not None and None not in shape for shape in self.results
         )
 
@@ -137,65 +143,48 @@ def kernel_of(
     """
     alone = slots.has_float32_results(node.index)
     own = [s for s in slots.slots_of[node.index] if slots.dtypes[s] == FLOAT32]
-    own = own[:1] if alone else own
-    results = shapes.get(node.name, ())
-    return Kernel(
-        proto=_plain(node),
-        device_type=node.device_type,
-        low_dtype=low_dtype,
-        low_slots=tuple((slots.slots[s].attr, slots.slots[s].index) for s in own),
-        operands=tuple(
-            _operand(view, slots, shapes, node, position)
-            for position in range(len(node.inputs))
-        ),
-        results=tuple(map(_with_batch, results)) or (None,),
-        product_alone=alone,
-    )
-
-
-def _plain(node: Node) -> NodeDef:
-    """Return a node without its name, its device and what only its graph knows."""
+    results = tuple(map(_with_batch, shapes.get(node.name, ()))) or (None,)
+    # Without its name, its device and what only its graph knows.
     inputs = map(str, range(len(node.inputs)))
     plain = NodeDef(name="kernel", op=node.op, input=inputs)
     for name, value in node.proto.attr.items():
         if not name.startswith(_PRIVATE):
             plain.attr[name].CopyFrom(value)
-    return plain
+    operands: list[Operand] = []
+    for position, port in enumerate(node.inputs):
+        dtype = slots.input_dtype(node.index, position)
+        shape = known_shape(shapes, view, port)
+        if dtype == types_pb2.DT_INT32:
+            values = _values(view.nodes[port.node], node, results[0])
+            operands.append(Operand(dtype, shape, values))
+        else:
+            has_slot = slots.input_slot(node.index, position) != NO_SLOT
+            is_low = dtype == FLOAT32 and has_slot
+            operands.append(Operand(dtype, _with_batch(shape), None, is_low))
+    return Kernel(
+        proto=plain,
+        device_type=node.device_type,
+        low_dtype=low_dtype,
+        low_slots=tuple(
+            (slots.slots[s].attr, slots.slots[s].index)
+            for s in (own[:1] if alone else own)
+        ),
+        operands=tuple(operands),
+        results=results,
+        product_alone=alone,
+    )
 
 
-def _operand(
-    view: GraphView, slots: SlotTable, shapes: Shapes, node: Node, position: int
-) -> Operand:
-    port = node.inputs[position]
-    dtype = slots.input_dtype(node.index, position)
-    shape = known_shape(shapes, view, port)
-    if dtype == types_pb2.DT_INT32:
-        return Operand(dtype, shape, _values(view, shapes, node, port))
-    is_low = dtype == FLOAT32 and slots.input_slot(node.index, position) != NO_SLOT
-    return Operand(dtype, _with_batch(shape), None, is_low)
-
-
-def _values(
-    view: GraphView, shapes: Shapes, node: Node, port: Port
-) -> tuple[int, ...] | None:
+def _values(source: Node, node: Node, result: Shape | None) -> tuple[int, ...] | None:
     """Return sizes that a node is given; of a gradient they are those of its result."""
-    source = view.nodes[port.node].proto
     if source.op == "Const":
-        values = tf.make_ndarray(source.attr["value"].tensor)
+        values = tf.make_ndarray(source.proto.attr["value"].tensor)
         return tuple(int(value) for value in values.flat)
-    result = (shapes.get(node.name, ()) or (None,))[0]
-    sizes = _with_batch(result) if "Backprop" in node.op else None
-    return static(sizes)
+    return static(result) if "Backprop" in node.op else None
 
 
 def _with_batch(shape: Shape | None) -> Shape | None:
     return (OPEN_BATCH, *shape[1:]) if shape and shape[0] is None else shape
-
-
-def _is_known(operand: Operand) -> bool:
-    if operand.dtype == types_pb2.DT_INT32:
-        return operand.values is not None
-    return operand.shape is not None and None not in operand.shape
 
 
 Size = int | None
@@ -239,8 +228,7 @@ class Convolution(NamedTuple):
       image, window, result: sizes by axis of space, the width last.
       strides, dilations: by axis of space.
       padding: "SAME", "VALID" or "EXPLICIT".
-      padded: by axis of space, zeros in front of the first value; None: not known.
-      padded_behind: by axis of space, zeros behind the last one that are explicit.
+      explicit: by axis of space, explicit zeros in front of the values and behind them.
       channels_in: of the image.
       channels_out: of the result.
       depth: channels of the image that one value of the result reads.
@@ -254,19 +242,31 @@ class Convolution(NamedTuple):
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     padding: str
-    padded: tuple[Size, ...]
-    padded_behind: tuple[int, ...]
+    explicit: tuple[tuple[int, int], ...]
     channels_in: Size
     channels_out: Size
     depth: Size
 
+    def reach(self, axis: int) -> int:
+        """Return how many values the window spans along an axis; 1 where not known."""
+        return ((self.window[axis] or 1) - 1) * self.dilations[axis] + 1
+
+    def padded(self, axis: int) -> Size:
+        """Return the zeros in front of an axis, as TensorFlow's `SAME` chooses them."""
+        if self.padding != "SAME":
+            return self.explicit[axis][0] if self.padding == "EXPLICIT" else 0
+        image, result = self.image[axis], self.result[axis]
+        if image is None or result is None or self.window[axis] is None:
+            return None
+        span = (result - 1) * self.strides[axis] + self.reach(axis)
+        return max(span - image, 0) // 2
+
     def has_blind_taps(self, axis: int) -> bool:
         """Return whether some place in the window may only ever see padding."""
-        sizes = (self.image[axis], self.window[axis], self.result[axis])
-        padded, stride = self.padded[axis], self.strides[axis]
-        if padded is None or None in sizes:
+        image, window, result = self.image[axis], self.window[axis], self.result[axis]
+        padded, stride = self.padded(axis), self.strides[axis]
+        if padded is None or image is None or window is None or result is None:
             return self.padding != "VALID"
-        image, window, result = (size or 0 for size in sizes)
         firsts = (tap * self.dilations[axis] - padded for tap in range(window))
         return any(
             not any(0 <= first + at * stride < image for at in range(result))
@@ -303,28 +303,22 @@ def convolution_of(kernel: Kernel) -> Convolution:
     layout = attrs["data_format"].s.decode() if "data_format" in attrs else "NHWC"
     channels = 1 if layout.startswith("NC") else rank - 1
     space = [axis for axis in range(1, rank) if axis != channels]
-    strides = tuple(_at(kernel, "strides", axis) for axis in space)
-    dilations = tuple(_at(kernel, "dilations", axis) for axis in space)
     is_depthwise = "Depthwise" in kernel.op
-    sizes = tuple(image[axis] for axis in space)
-    windows, results = window[: rank - 2], tuple(result[axis] for axis in space)
-    padding = attrs["padding"].s.decode() if "padding" in attrs else "VALID"
-    explicit = [_at(kernel, "explicit_paddings", 2 * axis, 0) for axis in space]
     return Convolution(
         role=role,
         batch=image[0],
-        image=sizes,
-        window=windows,
-        result=results,
-        strides=strides,
-        dilations=dilations,
-        padding=padding,
-        padded=tuple(
-            _padding(padding, explicit[i], sizes[i], windows[i], results[i], step)
-            for i, step in enumerate(zip(strides, dilations, strict=True))
-        ),
-        padded_behind=tuple(
-            _at(kernel, "explicit_paddings", 2 * axis + 1, 0) for axis in space
+        image=tuple(image[axis] for axis in space),
+        window=window[: rank - 2],
+        result=tuple(result[axis] for axis in space),
+        strides=tuple(_at(kernel, "strides", axis) for axis in space),
+        dilations=tuple(_at(kernel, "dilations", axis) for axis in space),
+        padding=attrs["padding"].s.decode() if "padding" in attrs else "VALID",
+        explicit=tuple(
+            (
+                _at(kernel, "explicit_paddings", 2 * axis, 0),
+                _at(kernel, "explicit_paddings", 2 * axis + 1, 0),
+            )
+            for axis in space
         ),
         channels_in=image[channels],
         channels_out=result[channels],
@@ -352,30 +346,23 @@ def channels_last(kernel: Kernel) -> Kernel:
         values = operand.values and tuple(operand.values[i] for i in order)
         return operand._replace(shape=moved_shape(operand.shape), values=values)
 
-    is_filter = window == _OUTPUT
-    return dataclasses.replace(
-        kernel,
-        proto=_moved_attributes(kernel.proto, order),
-        operands=tuple(moved(*each) for each in enumerate(kernel.operands)),
-        results=kernel.results
-        if is_filter
-        else tuple(map(moved_shape, kernel.results)),
-    )
-
-
-def _moved_attributes(given: NodeDef, order: Sequence[int]) -> NodeDef:
-    """Return a node whose attributes list axes in another order, channels last."""
     proto = NodeDef()
-    proto.CopyFrom(given)
-    layout = given.attr["data_format"].s
+    proto.CopyFrom(kernel.proto)
     proto.attr["data_format"].s = layout[:1] + layout[2:] + layout[1:2]
     for name in ("strides", "dilations", "explicit_paddings"):
-        values = list(given.attr[name].list.i) if name in given.attr else []
-        width = len(values) // len(order)
-        moved = [values[width * axis + i] for axis in order for i in range(width)]
-        if moved:
-            proto.attr[name].list.i[:] = moved
-    return proto
+        values = list(attrs[name].list.i) if name in attrs else []
+        width = len(values) // rank
+        if values:
+            proto.attr[name].list.i[:] = [
+                values[width * axis + i] for axis in order for i in range(width)
+            ]
+    results = kernel.results
+    return dataclasses.replace(
+        kernel,
+        proto=proto,
+        operands=tuple(moved(*each) for each in enumerate(kernel.operands)),
+        results=results if window == _OUTPUT else tuple(map(moved_shape, results)),
+    )
 
 
 def batch_product_of(kernel: Kernel) -> BatchProduct:
@@ -389,12 +376,6 @@ def batch_product_of(kernel: Kernel) -> BatchProduct:
         right=None if right is None else right[:-2],
         rows=rows,
     )
-
-
-def matrix_sizes(kernel: Kernel) -> Iterator[Size]:
-    """Yield rows, columns and depth of a batched product's matrices."""
-    for operand in kernel.operands[:2]:
-        yield from (None, None) if operand.shape is None else operand.shape[-2:]
 
 
 def _shape(kernel: Kernel, place: int, rank: int) -> tuple[Size, ...]:
@@ -413,26 +394,6 @@ def _at(kernel: Kernel, name: str, place: int, default: int = 1) -> int:
     return int(values[place]) if place < len(values) else default
 
 
-def _padding(
-    padding: str,
-    explicit: int,
-    image: Size,
-    window: Size,
-    result: Size,
-    step: tuple[int, int],
-) -> Size:
-    """Return the zeros in front of an axis, as TensorFlow's `SAME` chooses them."""
-    if padding != "SAME":
-        return explicit if padding == "EXPLICIT" else 0
-    if image is None or window is None or result is None:
-        return None
-    stride, dilation = step
-    reach = (result - 1) * stride + (window - 1) * dilation + 1
-    return max(reach - image, 0) // 2
-
-
-# Those of CPUs are on the deny lists.
-_RECURRENT = "CudnnRNN"
 # What is fused behind a product and is no sum of products.
 _CURVED = frozenset({"Elu", "GeluApproximate", "GeluExact", "Sigmoid", "Tanh"})
 
@@ -442,7 +403,9 @@ def needs_check(kernel: Kernel) -> bool:
     role = role_of(kernel.op)
     if role is Role.BATCH_PRODUCT:
         product = batch_product_of(kernel)
-        is_thin = any(size in (1, None) for size in matrix_sizes(kernel))
+        # Rows, columns and depth of its matrices.
+        shapes = [operand.shape for operand in kernel.operands[:2]]
+        is_thin = any(s is None or {1, None} & {*s[-2:]} for s in shapes)
         return is_thin or product.left is None or product.left != product.right
     return role is not Role.OTHER or _is_recurrent(kernel)
 
@@ -459,4 +422,5 @@ def is_exact(kernel: Kernel) -> bool:
 
 
 def _is_recurrent(kernel: Kernel) -> bool:
-    return kernel.op.startswith(_RECURRENT)
+    # Those of CPUs are on the deny lists.
+    return kernel.op.startswith("CudnnRNN")

@@ -14,8 +14,8 @@ with TensorFlow 2.21.0 and oneDNN 3.7.3; docs/kernels.md has a program for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -101,7 +101,15 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
     """
     if op in _NEVER or op.startswith("_Mkl"):
         return True
-    return op in _PLAIN_ONLY and not _is_plain(proto)
+    if op not in _PLAIN_ONLY:
+        return False
+    attrs = proto.attr
+    if not ends_in_channels(proto):
+        return True
+    if "dilations" in attrs and any(size != 1 for size in attrs["dilations"].list.i):
+        return True
+    is_depthwise = "Depthwise" in proto.op and "strides" in attrs
+    return is_depthwise and len(set(attrs["strides"].list.i[1:3])) != 1
 
 
 def is_by_reference(op: str, low_dtype: int, device_type: str) -> bool:
@@ -146,17 +154,6 @@ def ends_in_channels(proto: NodeDef) -> bool:
     return "data_format" not in proto.attr or proto.attr["data_format"].s.endswith(b"C")
 
 
-def _is_plain(proto: NodeDef) -> bool:
-    attrs = proto.attr
-    if not ends_in_channels(proto):
-        return False
-    if "dilations" in attrs and any(size != 1 for size in attrs["dilations"].list.i):
-        return False
-    if "Depthwise" in proto.op and "strides" in attrs:
-        return len(set(attrs["strides"].list.i[1:3])) == 1
-    return True
-
-
 class Machine(NamedTuple):
     """What of a device decides which kernels run there.
 
@@ -175,7 +172,8 @@ class Machine(NamedTuple):
     tensorflow: tuple[int, int] = (2, 21)
 
 
-Condition = Callable[[Kernel, Machine], bool]
+# Of the sizes of a convolution or a batched product; of another op, of its kernel.
+Condition = Callable[[Any, Machine], bool]
 
 
 class Row(NamedTuple):
@@ -221,15 +219,7 @@ class Row(NamedTuple):
         return f"{what} in {dtypes}, {self.where}: {self.wrong}"
 
 
-def _of_convolution(holds: Callable[[Convolution, Machine], bool]) -> Condition:
-    return lambda kernel, machine: holds(convolution_of(kernel), machine)
-
-
-def _of_product(holds: Callable[[BatchProduct], bool]) -> Condition:
-    return lambda kernel, machine: holds(batch_product_of(kernel))
-
-
-def _always(kernel: Kernel, machine: Machine) -> bool:
+def _always(sizes: object, machine: Machine) -> bool:
     return True
 
 
@@ -245,21 +235,15 @@ def _below(size: Size, most: int) -> bool:
     return size is None or size < most
 
 
-def _divides(divisor: int, size: Size) -> bool:
-    return size is None or size % divisor == 0
-
-
-def _times(a: Size, b: Size) -> Size:
-    return None if a is None or b is None else a * b
-
-
 def _steps_over_a_line(c: Convolution, machine: Machine) -> bool:
     return _is(c.result[-1], 1) and c.strides[-1] > 1 and _above(c.window[-1], 1)
 
 
 def _has_patches(c: Convolution, machine: Machine) -> bool:
-    row = _times(c.window[-1], c.depth)
-    return _divides(32, row) and _above(row, 63) and _below(c.depth, 32)
+    width, depth = c.window[-1], c.depth
+    row = None if width is None or depth is None else width * depth
+    is_whole = row is None or row % 32 == 0
+    return is_whole and _above(row, 63) and _below(depth, 32)
 
 
 def _has_one_patch(c: Convolution, machine: Machine) -> bool:
@@ -318,9 +302,7 @@ def _sums_many(kernel: Kernel, machine: Machine) -> bool:
 
 
 def _pads_a_window_behind(c: Convolution, machine: Machine) -> bool:
-    window = c.window[-1]
-    reach = 1 if window is None else (window - 1) * c.dilations[-1] + 1
-    return c.padding == "EXPLICIT" and c.padded_behind[-1] >= reach
+    return c.padding == "EXPLICIT" and c.explicit[-1][1] >= c.reach(-1)
 
 
 def _is_empty(c: Convolution, machine: Machine) -> bool:
@@ -332,25 +314,25 @@ def _pads_by_hand(c: Convolution, machine: Machine) -> bool:
     return c.padding == "EXPLICIT"
 
 
-def _broadcasts_to_rows(p: BatchProduct) -> bool:
+def _broadcasts_to_rows(p: BatchProduct, machine: Machine) -> bool:
     if p.left is None or p.right is None:
         return _is(p.rows, 1)
     has_batch = any(_above(size, 1) for size in p.left)
     return _is(p.rows, 1) and has_batch and all(_is(size, 1) for size in p.right)
 
 
-def _broadcasts_crosswise(p: BatchProduct) -> bool:
+def _broadcasts_crosswise(p: BatchProduct, machine: Machine) -> bool:
     """Return whether batches are [X, 1] and ones, either way."""
     if p.left is None or p.right is None:
         return True
     rank = max(len(p.left), len(p.right))
     left, right = ((1,) * (rank - len(s)) + tuple(s) for s in (p.left, p.right))
-    return _is_row_of_ones(left, right) or _is_row_of_ones(right, left)
-
-
-def _is_row_of_ones(many: Sequence[Size], ones: Sequence[Size]) -> bool:
-    is_many = any(_above(size, 1) for size in many[:-1]) and _is(many[-1], 1)
-    return is_many and all(_is(size, 1) for size in ones)
+    return any(
+        any(_above(size, 1) for size in many[:-1])
+        and _is(many[-1], 1)
+        and all(_is(size, 1) for size in ones)
+        for many, ones in ((left, right), (right, left))
+    )
 
 
 _AMX, _BF16, _FP16 = "amx_bf16", "amx_bf16 avx512_bf16", "avx512_fp16"
@@ -360,32 +342,32 @@ _LONG_SUMS = "Cumsum SegmentSum UnsortedSegmentSum TensorScatterAdd ScatterNd"
 _FORWARD, _INPUT, _FILTER = Role.FORWARD, Role.INPUT_GRADIENT, Role.FILTER_GRADIENT
 
 ROWS = (
-    Row("A1", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_steps_over_a_line), "result of width 1, horizontal stride above 1, window wider than 1", "garbage", "tests.kernels; pytorch/pytorch#188426"),
-    Row("A2", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_patches), "window's width times channels in a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
-    Row("A3", _FORWARD, "bfloat16", _AMX, "oneDNN", _of_convolution(_is_deep_and_blind), "3-D, some place in the depth of the window sees padding only", "garbage"),
-    Row("A4", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_has_one_patch), "image, window and stride of one width, which times channels in is a multiple of 32 from 64 on, fewer than 32 channels in", "garbage", seen="2.16-2.21"),
-    Row("A5", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows", seen="2.16-2.21"),
-    Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage", seen="2.18-2.21"),
-    Row("A5", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_steps_over_a_gray_line), "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
-    Row("A6", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_gray_and_blind), "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
-    Row("B", _FILTER, "bfloat16", "amx_bf16 avx512_bf16 avx512f", "oneDNN", _of_convolution(_is_blind), "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash", seen="2.18-2.21"),
-    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "result and window of width 1, window higher or deeper than 1, channels in above 32 and no multiple of 16", "garbage, NaN", seen="2.16-2.21"),
-    Row("C", _INPUT, "float16", _FP16, "oneDNN", _of_convolution(_is_a_series), "image and window of width 1, window higher or deeper than 1, channels out above 32 and no multiple of 16", "garbage, NaN", seen="2.16-2.21"),
-    Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first"),
-    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _of_product(_broadcasts_to_rows), "one row, the right operand the same for a whole batch", "all matrices but the first", seen="2.20-2.21", since=(2, 20)),
-    Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _of_product(_broadcasts_crosswise), "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109", seen="2.16-2.21"),
-    Row("F", _INPUT, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
-    Row("F", _FILTER, _BOTH, "any", "", _of_convolution(_pads_by_hand), "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
+    Row("A1", _FORWARD, "bfloat16", _AMX, "oneDNN", _steps_over_a_line, "result of width 1, horizontal stride above 1, window wider than 1", "garbage", "tests.kernels; pytorch/pytorch#188426"),
+    Row("A2", _FORWARD, "bfloat16", _AMX, "oneDNN", _has_patches, "window's width times channels in a multiple of 32 from 64 on, fewer than 32 channels in", "garbage"),
+    Row("A3", _FORWARD, "bfloat16", _AMX, "oneDNN", _is_deep_and_blind, "3-D, some place in the depth of the window sees padding only", "garbage"),
+    Row("A4", _FORWARD, "bfloat16", _BF16, "oneDNN", _has_one_patch, "image, window and stride of one width, which times channels in is a multiple of 32 from 64 on, fewer than 32 channels in", "garbage", seen="2.16-2.21"),
+    Row("A5", _FORWARD, "bfloat16", _BF16, "oneDNN", _steps_over_a_gray_line, "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows", seen="2.16-2.21"),
+    Row("A6", _FORWARD, "bfloat16", _BF16, "oneDNN", _is_gray_and_blind, "3-D, one channel in, some place in the depth of the window sees padding only", "garbage", seen="2.18-2.21"),
+    Row("A5", _FORWARD, "float16", _FP16, "oneDNN", _steps_over_a_gray_line, "one channel in, result of width 1 and height above 1, stride above 1 horizontally and 1 vertically, window wider than 1", "garbage in half of the rows"),
+    Row("A6", _FORWARD, "float16", _FP16, "oneDNN", _is_gray_and_blind, "3-D, one channel in, some place in the depth of the window sees padding only", "garbage"),
+    Row("B", _FILTER, "bfloat16", "amx_bf16 avx512_bf16 avx512f", "oneDNN", _is_blind, "some place in the window sees padding only; in 3-D also a window deeper than the image", "what memory held before; in 3-D a crash", seen="2.18-2.21"),
+    Row("C", _FORWARD, "float16", _FP16, "oneDNN", _is_a_series, "result and window of width 1, window higher or deeper than 1, channels in above 32 and no multiple of 16", "garbage, NaN", seen="2.16-2.21"),
+    Row("C", _INPUT, "float16", _FP16, "oneDNN", _is_a_series, "image and window of width 1, window higher or deeper than 1, channels out above 32 and no multiple of 16", "garbage, NaN", seen="2.16-2.21"),
+    Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _broadcasts_to_rows, "one row, the right operand the same for a whole batch", "all matrices but the first"),
+    Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _broadcasts_to_rows, "one row, the right operand the same for a whole batch", "all matrices but the first", seen="2.20-2.21", since=(2, 20)),
+    Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _broadcasts_crosswise, "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109", seen="2.16-2.21"),
+    Row("F", _INPUT, _BOTH, "any", "", _pads_by_hand, "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
+    Row("F", _FILTER, _BOTH, "any", "", _pads_by_hand, "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
     Row("F2", _INPUT, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
     Row("F2", _FILTER, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
     Row("F2", frozenset({"Conv3D"}), "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
     Row("G", frozenset({"BiasAddGrad"}), "bfloat16", "any", "", _always, "always", "sums that stop growing at 256", seen="2.16-2.21"),
     Row("G", frozenset(_LONG_SUMS.split()), _BOTH, "any", "", _always, "always", "sums that stop growing at 256 in bfloat16, at 2,048 in float16", seen="2.16-2.21"),
     Row("G", frozenset({"Mean", "Sum"}), "float16", "any", "", _sums_many, "more than 2,048 values each", "sums that stop growing at 2,048, or infinite", seen="2.16-2.21"),
-    Row("H", _FILTER, "bfloat16", _AMX, "oneDNN", _of_convolution(_has_fewer_images_than_threads), "4 threads or more, batch at most a quarter of them, channels in up to 16, out from 96 on", "most of the sum is missing"),
-    Row("M", _FORWARD, "bfloat16", _BF16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
-    Row("M", _FORWARD, "float16", _FP16, "oneDNN", _of_convolution(_pads_a_window_behind), "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
-    Row("N", _FORWARD, _BOTH, "any", "oneDNN", _of_convolution(_is_empty), "images without a value; in float32, too", "a result of the images' shape, which a bias behind it refuses where the two are not fused"),
+    Row("H", _FILTER, "bfloat16", _AMX, "oneDNN", _has_fewer_images_than_threads, "4 threads or more, batch at most a quarter of them, channels in up to 16, out from 96 on", "most of the sum is missing"),
+    Row("M", _FORWARD, "bfloat16", _BF16, "oneDNN", _pads_a_window_behind, "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
+    Row("M", _FORWARD, "float16", _FP16, "oneDNN", _pads_a_window_behind, "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
+    Row("N", _FORWARD, _BOTH, "any", "oneDNN", _is_empty, "images without a value; in float32, too", "a result of the images' shape, which a bias behind it refuses where the two are not fused"),
     Row("R", frozenset(_CUDNN_RNN.split()), "bfloat16", "GPU", "", _always, "always", "gradients by a reserve space that is never filled", "tensorflow/core/kernels/cudnn_rnn_ops.cc"),
 )  # fmt: skip
 # As wrong in float32: nothing is gained by staying there.
@@ -401,6 +383,12 @@ _ROWS_OF_OP = {
 }
 
 
+_SIZES_OF: Mapping[Role, Callable[[Kernel], Any]] = {
+    Role.BATCH_PRODUCT: batch_product_of,
+    Role.OTHER: lambda kernel: kernel,
+}
+
+
 def may_be_wrong(op: str) -> bool:
     """Return whether the table has rows of an op: of a fused one, of its product."""
     op = root_of(op) or op
@@ -409,29 +397,29 @@ def may_be_wrong(op: str) -> bool:
 
 def row_for(kernel: Kernel, machine: Machine, *, compiled: bool = False) -> Row | None:
     """Return the first row that matches a kernel on a machine, or one of XLA's."""
-    low = DTYPE_NAMES[kernel.low_dtype]
-    rows = [row for row in rows_for(machine) if row.compiled or not compiled]
-    return next((row for row in rows if _matches(row, kernel, low, machine)), None)
+    low, role = DTYPE_NAMES[kernel.low_dtype], role_of(kernel.op)
+    sizes_of = _SIZES_OF.get(role, convolution_of)
+    for row in rows_for(machine):
+        computes = row.computes
+        if (
+            (role is computes if isinstance(computes, Role) else kernel.op in computes)
+            and low in row.dtypes.split()
+            and (row.compiled or not compiled)
+            and row.condition(sizes_of(kernel), machine)
+        ):
+            return row
+    return None
 
 
 def rows_for(machine: Machine, rows: Sequence[Row] = ROWS) -> Iterator[Row]:
     """Yield the rows that apply to a machine."""
-    return (row for row in rows if _is_on(row, machine))
-
-
-def _is_on(row: Row, machine: Machine) -> bool:
     if machine.device_type != "CPU":
-        return row.flags == machine.device_type
-    if machine.tensorflow < row.since:
-        return False
-    if row.library and machine.onednn != (row.library == "oneDNN"):
-        return False
-    return row.flags == "any" or not machine.flags.isdisjoint(row.flags.split())
-
-
-def _matches(row: Row, kernel: Kernel, low: str, machine: Machine) -> bool:
-    if low not in row.dtypes.split():
-        return False
-    if isinstance(row.computes, frozenset):
-        return kernel.op in row.computes and row.condition(kernel, machine)
-    return role_of(kernel.op) is row.computes and row.condition(kernel, machine)
+        return (row for row in rows if row.flags == machine.device_type)
+    library = "oneDNN" if machine.onednn else "Eigen"
+    return (
+        row
+        for row in rows
+        if machine.tensorflow >= row.since
+        and row.library in ("", library)
+        and (row.flags == "any" or not machine.flags.isdisjoint(row.flags.split()))
+    )

@@ -130,13 +130,30 @@ class RefReads(NamedTuple):
     @classmethod
     def from_view(cls, view: GraphView) -> RefReads:
         """Follow every ref variable of `view` to its readers and writers."""
-        found = [each for each in _memories(view) if each.writers]
-        if not found:
+        memories = [memory for memory in _memories(view) if memory.writers]
+        if not memories:
             return cls()
-        order = Precedence(view, {i for each in found for i in each.nodes})
-        ports = frozenset(port for each in found for port in each.ports)
-        late = frozenset(r for each in found for r in each.late(view, order))
-        return cls(ports, late, frozenset(_passing(view, ports, late)))
+        watched = {i for memory in memories for i in memory.writers}
+        for memory in memories:
+            for port, reader in memory.readers:
+                watched |= {port.node, reader.node}
+        order = Precedence(view, watched)
+        ports = frozenset(port for memory in memories for port in memory.ports)
+        late = frozenset(
+            reader
+            for memory in memories
+            for port, reader in memory.readers
+            if _is_late(view, order, port, reader, memory.writers)
+        )
+
+        def passing_before(inputs: Iterable[Port]) -> list[int]:
+            return [p.node for p in inputs if view.nodes[p.node].op in _PASSING]
+
+        passing = reached(
+            passing_before(view.nodes[r.node].inputs[r.input] for r in late),
+            lambda i: passing_before(p for p in view.nodes[i].inputs if p in ports),
+        )
+        return cls(ports, late, frozenset(passing))
 
     def awaited(
         self, view: GraphView, port: Port, reader: Node | None
@@ -160,6 +177,29 @@ class RefReads(NamedTuple):
         return tuple(dict.fromkeys(i for i in awaited if i != port.node))
 
 
+def _is_late(
+    view: GraphView,
+    order: Precedence,
+    port: Port,
+    reader: Reader,
+    writers: frozenset[int],
+) -> bool:
+    """Return whether a reader's tensor may have been written since it was made.
+
+    What enters a loop is read in each iteration, and written in those before.
+    """
+    enters = view.nodes[port.node].op in table.ENTER_OPS
+    made_in = view.loops(port.node)[1 if enters else 0 :]
+    for writer in writers - {reader.node}:
+        shared = set(view.loops(reader.node)) & set(view.loops(writer))
+        is_read_after = not order.surely_before(reader.node, writer)
+        is_read_again = not shared.issubset(made_in)
+        is_made_after = order.surely_before(writer, port.node)
+        if not is_made_after and (is_read_after or is_read_again):
+            return True
+    return False
+
+
 class _Memory(NamedTuple):
     """One variable: where its memory is read, and the nodes that write it."""
 
@@ -167,69 +207,35 @@ class _Memory(NamedTuple):
     readers: tuple[tuple[Port, Reader], ...]
     writers: frozenset[int]
 
-    @property
-    def nodes(self) -> Iterator[int]:
-        yield from self.writers
-        for port, reader in self.readers:
-            yield from (port.node, reader.node)
-
-    def late(self, view: GraphView, order: Precedence) -> Iterator[Reader]:
-        for port, reader in self.readers:
-            if any(
-                not order.surely_before(writer, port.node)
-                and (
-                    not order.surely_before(reader.node, writer)
-                    or _is_read_again(view, port, reader, writer)
-                )
-                for writer in self.writers
-                if writer != reader.node
-            ):
-                yield reader
-
-
-def _is_read_again(view: GraphView, port: Port, reader: Reader, writer: int) -> bool:
-    """Return whether a loop that both run in was entered with the tensor.
-
-    What enters a loop is read in each iteration, and written in those before.
-    """
-    enters = view.nodes[port.node].op in table.ENTER_OPS
-    made_in = view.loops(port.node)[1 if enters else 0 :]
-    shared = set(view.loops(reader.node)) & set(view.loops(writer))
-    return not shared.issubset(made_in)
-
 
 def _memories(view: GraphView) -> Iterator[_Memory]:
-    variables: dict[object, list[int]] = {}
+    variables: dict[object, list[Port]] = {}
     for node in view.nodes:
         if node.op in _VARIABLES:
-            variables.setdefault(_key(node), []).append(node.index)
-    for nodes in variables.values():
-        yield _memory(view, nodes)
-
-
-def _key(node: Node) -> object:
-    attr = node.proto.attr
-    container = attr["container"].s if "container" in attr else b""
-    shared_name = attr["shared_name"].s if "shared_name" in attr else b""
-    return container, shared_name.decode() or node.name
-
-
-def _memory(view: GraphView, variables: list[int]) -> _Memory:
-    waiting = [Port(node, 0) for node in variables]
-    ports = set(waiting)
-    readers: list[tuple[Port, Reader]] = []
-    writers: set[int] = set()
-    for port in waiting:
-        for reader in view.readers(port):
-            node = view.nodes[reader.node]
-            readers.append((port, reader))
-            if writes := reader.input in _written_inputs(node.op):
-                writers.add(node.index)
-            if writes or node.op in _PASSING:
-                more = set(_handed_on(view, reader)) - ports
-                ports |= more
-                waiting.extend(sorted(more))
-    return _Memory(frozenset(ports), tuple(readers), frozenset(writers))
+            attr = node.proto.attr
+            container = attr["container"].s if "container" in attr else b""
+            shared_name = attr["shared_name"].s if "shared_name" in attr else b""
+            key = container, shared_name.decode() or node.name
+            variables.setdefault(key, []).append(Port(node.index, 0))
+    for waiting in variables.values():
+        ports = set(waiting)
+        readers: list[tuple[Port, Reader]] = []
+        writers: set[int] = set()
+        for port in waiting:
+            for reader in view.readers(port):
+                node = view.nodes[reader.node]
+                readers.append((port, reader))
+                if writes := reader.input in _written_inputs(node.op):
+                    writers.add(node.index)
+                if writes or node.op in _PASSING:
+                    more = {
+                        passed
+                        for passed in view.output_ports(node.index)
+                        if node.op != "IdentityN" or passed.output == reader.input
+                    }
+                    waiting.extend(sorted(more - ports))
+                    ports |= more
+        yield _Memory(frozenset(ports), tuple(readers), frozenset(writers))
 
 
 @functools.cache
@@ -239,26 +245,6 @@ def _written_inputs(op: str) -> frozenset[int]:
     if op_def is None or op in _PASSING or op == "IsVariableInitialized":
         return frozenset()
     return frozenset(i for i, arg in enumerate(op_def.input_arg) if arg.is_ref)
-
-
-def _handed_on(view: GraphView, reader: Reader) -> Iterator[Port]:
-    for port in view.output_ports(reader.node):
-        if view.nodes[reader.node].op != "IdentityN" or port.output == reader.input:
-            yield port
-
-
-def _passing(
-    view: GraphView, ports: frozenset[Port], late: frozenset[Reader]
-) -> Iterator[int]:
-    """Return the nodes between a variable and its late readers."""
-
-    def passing_before(inputs: Iterable[Port]) -> list[int]:
-        return [p.node for p in inputs if view.nodes[p.node].op in _PASSING]
-
-    return reached(
-        passing_before(view.nodes[r.node].inputs[r.input] for r in late),
-        lambda i: passing_before(p for p in view.nodes[i].inputs if p in ports),
-    )
 
 
 class Precedence:
@@ -272,23 +258,18 @@ class Precedence:
         """Find which of the `watched` nodes, by number, lead to which."""
         self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
         self._masks = [0] * len(view.nodes)
-        while self._sweep(view):
-            pass
-
-    def _sweep(self, view: GraphView) -> bool:
-        """Pass every node's ancestors on; return whether a back edge brought news."""
-        news = False
-        for i in view.order:
-            node = view.nodes[i]
-            mask = self._bit.get(i, 0)
-            for source, _ in node.inputs:
-                mask |= self._masks[source]
-            for source in node.controls:
-                mask |= self._masks[source]
-            if mask != self._masks[i]:
-                self._masks[i] = mask
-                news = news or node.op in NEXT_ITERATION_OPS
-        return news
+        # Each sweep passes every node's ancestors on, until no back edge brings news.
+        news = True
+        while news:
+            news = False
+            for i in view.order:
+                node = view.nodes[i]
+                mask = self._bit.get(i, 0)
+                for source in node.sources:
+                    mask |= self._masks[source]
+                if mask != self._masks[i]:
+                    self._masks[i] = mask
+                    news = news or node.op in NEXT_ITERATION_OPS
 
     def leads_to(self, first: int, second: int) -> bool:
         """Return whether `second` waits for `first`, maybe in an earlier iteration."""
@@ -335,25 +316,32 @@ class VariableReads(NamedTuple):
         updated = variables_updated_by_rows(view) & all_reads.keys()
         copies = frozenset(read for key in updated for read in all_reads[key])
         refs = RefReads.from_view(view)
-        reads = _shareable(view, all_reads)
+        reads: dict[object, list[int]] = {}
+        for key, own in all_reads.items():
+            # What may be fed neither shares a cast nor moves.
+            free = [i for i in own if view.nodes[i].name not in view.item.untouchable]
+            is_in_loop = bool(free) and view.frame(free[0]) is not None
+            if key != _ANY and (len(free) > 1 or is_in_loop):
+                reads[key] = free
         if not reads:
             return cls({}, {}, copies, refs)
         writers = _writers_by_variable(view, reads.keys())
         outside = [node.index for node in view.nodes if node.op in _CALLS_OUTSIDE]
-        watched = {
-            i for found in (reads, writers) for ids in found.values() for i in ids
-        }
+        watched = {i for ids in (*reads.values(), *writers.values()) for i in ids}
         before = Precedence(view, watched.union(outside))
         canonical: dict[Port, Port] = {}
         hoists: dict[Port, tuple[int, ...]] = {}
-        for key, found in reads.items():
+        for key, own in reads.items():
             written_by = writers.get(key, [])
-            canonical.update(_share(view, found, written_by, before))
-            for read in found:
-                if any(before.leads_to(call, read) for call in outside):
-                    continue
-                enters = _enters(view, read)
-                if enters and _may_move(view, read, written_by, before):
+            canonical.update(_share(view, own, written_by, before))
+            for read in own:
+                loops = set(view.loops(read))
+                # No write runs before the read, nor in one of its loops.
+                may_move = not any(before.leads_to(i, read) for i in outside) and all(
+                    before.surely_before(read, i) and loops.isdisjoint(view.loops(i))
+                    for i in written_by
+                )
+                if may_move and (enters := _enters(view, read)):
                     hoists[Port(read, 0)] = enters
         return cls(canonical, hoists, copies, refs)
 
@@ -397,22 +385,6 @@ def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
         if node.op == "ReadVariableOp":
             reads.setdefault(variable_of(view, node.inputs[0]), []).append(i)
     return reads
-
-
-def _shareable(
-    view: GraphView, reads: Mapping[object, list[int]]
-) -> dict[object, list[int]]:
-    """Return the reads that may share a cast or move: none that may be fed."""
-    free = {
-        key: [i for i in found if view.nodes[i].name not in view.item.untouchable]
-        for key, found in reads.items()
-    }
-    return {
-        key: found
-        for key, found in free.items()
-        if key != _ANY
-        and (len(found) > 1 or (found and view.frame(found[0]) is not None))
-    }
 
 
 def _writers_by_variable(
@@ -468,14 +440,3 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
             enters.append(source.index)
         source = view.nodes[source.inputs[0].node]
     return tuple(enters)
-
-
-def _may_move(
-    view: GraphView, read: int, writers: list[int], before: Precedence
-) -> bool:
-    """Return whether no write runs before the read, nor in one of its loops."""
-    loops = set(view.loops(read))
-    return all(
-        before.surely_before(read, writer) and loops.isdisjoint(view.loops(writer))
-        for writer in writers
-    )

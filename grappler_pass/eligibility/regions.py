@@ -1,20 +1,42 @@
-"""Float32 edges between slots, walks over them, and regions that stay float32.
+"""Float32 edges between slots, walks over them, and what they keep in float32.
 
 An optimizer's arithmetic is found by what it feeds, not by names: the walk back from
 the values written to variables, up to the products of the backward pass. Other regions
-are what surrounds scaled gradients.
+are what surrounds scaled gradients, and values that 16 bits do not hold:
+
+A mask of -1e9 becomes -inf in float16, and a row that is masked whole turns into NaN;
+an epsilon of 1e-12 becomes zero in front of a division. What such a constant goes into
+stays float32 up to the next allow op, and so does an allow op that reads it unchanged.
+
+bfloat16 counts to 256 and float16 to 2048, then skips: an id, a position or a length
+that passes through either comes out as another. Two graphs must also draw the same
+dropout mask from the same seed.
+
+  Cast(int -> float32) --> Mul --> Cast(float32 -> int)     all of it stays float32
+  RandomUniform --> GreaterEqual                            the comparison too
+  Cast(int -> float32) --> Einsum --> Cos                   large angles, every bit
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW, SUMMING_GRADIENT_OPS
-from grappler_pass.graph.op_traits import has_effects, is_update
+from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
+from grappler_pass.graph.op_traits import (
+    has_effects,
+    is_random,
+    is_update,
+    magnifies_rounding,
+)
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node
 
@@ -64,39 +86,23 @@ def first_of(*walks: Sequence[int]) -> list[int]:
 _Member = TypeVar("_Member", int, tuple[int, int])
 
 
-class Unions(Generic[_Member]):
-    """Sets of what is joined in pairs (union-find)."""
-
-    def __init__(self) -> None:
-        """Begin with nothing joined."""
-        self._above: dict[_Member, _Member] = {}
-
-    def join(self, first: _Member, second: _Member) -> None:
-        """Make one set of those of two members."""
-        self._above[self._top(second)] = self._top(first)
-
-    def groups(self) -> list[tuple[_Member, ...]]:
-        """Return the sets of what was joined, they and their members in order."""
-        sets: dict[_Member, list[_Member]] = {}
-        for member in sorted(self._above):
-            sets.setdefault(self._top(member), []).append(member)
-        return list(map(tuple, sets.values()))
-
-    def _top(self, member: _Member) -> _Member:
-        above = self._above
-        top = above.setdefault(member, member)
-        while above[top] != top:
-            # Halve the path.
-            above[top] = top = above[above[top]]
-        return top
-
-
 def connected(pairs: Iterable[tuple[_Member, _Member]]) -> list[tuple[_Member, ...]]:
     """Return the sets of what pairs connect, they and their members in order."""
-    unions = Unions[_Member]()
-    for pair in pairs:
-        unions.join(*pair)
-    return unions.groups()
+    above: dict[_Member, _Member] = {}
+
+    def top(member: _Member) -> _Member:
+        above.setdefault(member, member)
+        while above[member] != member:
+            # Halve the path.
+            above[member] = member = above[above[member]]
+        return member
+
+    for first, second in pairs:
+        above[top(second)] = top(first)
+    sets: dict[_Member, list[_Member]] = {}
+    for member in sorted(above):
+        sets.setdefault(top(member), []).append(member)
+    return list(map(tuple, sets.values()))
 
 
 class SlotEdges(NamedTuple):
@@ -153,16 +159,21 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     neither enters nor crosses allow ops and gradient reductions: otherwise the backward
     pass of a step that returns nothing would be optimizer arithmetic.
     """
-    updating = _updating_inputs(view)
+    inputs = [[port.node for port in node.inputs] for node in view.nodes]
+    # What each update writes to variables. A call of a function is one if that is all
+    # that the function does with some argument.
+    updating = {n.index: inputs[n.index] for n in view.nodes if is_update(n.op)}
+    for name, position in view.item.updates:
+        node = view.nodes[view.index[name]]
+        written = node.inputs[position].node
+        updating[node.index] = [*updating.get(node.index, ()), written]
     if not updating:
         return [UNREACHED] * len(view.nodes)
-    inputs = [[port.node for port in node.inputs] for node in view.nodes]
-    untouchable = view.item.untouchable
     open_to_walk = [
         lists.place_of(node.proto).list_name != ALLOW
-        and node.op not in SUMMING_GRADIENT_OPS
+        and node.op not in table.SUMMING_GRADIENT_OPS
         and not is_update(node.op)
-        and node.name not in untouchable
+        and node.name not in view.item.untouchable
         for node in view.nodes
     ]
     walked = [updating.get(i, sources) for i, sources in enumerate(inputs)]
@@ -172,30 +183,7 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
             region[i] = UNREACHED
             # Two inputs may come from one node, one of them for another use.
             inputs[i] = list((Counter(inputs[i]) - Counter(updating[i])).elements())
-    _drop_nodes_read_outside(view, region, inputs)
-    return region
-
-
-def _updating_inputs(view: GraphView) -> dict[int, list[int]]:
-    """Return for each update the nodes whose values it writes to variables.
-
-    A call of a function is one if that is all the function does with some argument.
-    """
-    updating = {
-        node.index: [port.node for port in node.inputs]
-        for node in view.nodes
-        if is_update(node.op)
-    }
-    for name, position in view.item.updates:
-        node = view.nodes[view.index[name]]
-        updating.setdefault(node.index, []).append(node.inputs[position].node)
-    return updating
-
-
-def _drop_nodes_read_outside(
-    view: GraphView, region: list[int], inputs: list[list[int]]
-) -> None:
-    """Take out of `region`, in place, what a live node outside of it reads."""
+    # What a live node outside of the region reads is no part of it.
     live = live_nodes(view)
     waiting = [i for i in live if region[i] == UNREACHED]
     while waiting:
@@ -204,6 +192,7 @@ def _drop_nodes_read_outside(
                 region[source] = UNREACHED
                 if source in live:
                     waiting.append(source)
+    return region
 
 
 def live_nodes(view: GraphView) -> frozenset[int]:
@@ -231,11 +220,12 @@ def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
     Gradients begin with the scale, which float16 may not hold, and become smaller as
     means are differentiated. The walk ends at products, before which they have.
     """
-
-    def enters(node: Node) -> bool:
-        return lists.place_of(node.proto).list_name != ALLOW
-
-    return _behind(view, LOSS_SCALE, [], enters)
+    return _behind(
+        view,
+        LOSS_SCALE,
+        [],
+        lambda node: lists.place_of(node.proto).list_name != ALLOW,
+    )
 
 
 def _behind(
@@ -252,3 +242,91 @@ def _behind(
         for port in node.inputs:
             after[port.node].append(node.index)
     return spread(starts, after, list(map(enters, view.nodes)))
+
+
+# Magnitudes from the first on, halfway between the largest finite value and the next
+# power of two, round to infinity. Those below the second lose bits.
+_LIMITS = {
+    types_pb2.DT_HALF: (65520.0, 2.0**-14),
+    types_pb2.DT_BFLOAT16: ((2.0 - 2.0**-8) * 2.0**127, 0.0),
+}
+# Integers too wide for 8 significant bits; images and masks (uint8, bool) are not.
+_WIDE_INTEGERS = frozenset(
+    getattr(types_pb2, f"DT_{sign}INT{bits}")
+    for sign in ("", "U")
+    for bits in (16, 32, 64)
+)
+_INTEGERS = _WIDE_INTEGERS | {types_pb2.DT_INT8, types_pb2.DT_UINT8}
+
+
+def values_of(tensor: TensorProto) -> np.ndarray:
+    """Return a float32 tensor's values, a repeated one once."""
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, dtype="<f4")
+    return np.fromiter(tensor.float_val, np.float32, len(tensor.float_val))
+
+
+def out_of_range_slots(
+    view: GraphView, slots: SlotTable, edges: SlotEdges, low_dtype: int
+) -> list[int]:
+    """Return for every slot a constant's slot that keeps it float32, or UNREACHED."""
+    overflow, normal = _LIMITS[low_dtype]
+    large: list[int] = []
+    small: list[int] = []
+    for node in view.nodes:
+        own = slots.slots_of[node.index]
+        if node.op != "Const" or not own or slots.dtypes[own[0]] != FLOAT32:
+            continue
+        magnitudes = np.abs(values_of(node.proto.attr["value"].tensor))
+        if (np.isfinite(magnitudes) & (magnitudes >= overflow)).any():
+            large.append(own[0])
+        elif magnitudes.size == 1 and 0.0 < float(magnitudes[0]) < normal:
+            small.append(own[0])
+    computed = spread([*large, *small], edges.readers, edges.on(INFER, CLEAR))
+    unchanged = spread(large, edges.readers, edges.on(ALLOW, CLEAR), edges.on(CLEAR))
+    return first_of(computed, unchanged)
+
+
+def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int]:
+    """Return for every slot the slot that asks it to stay exact, or UNREACHED.
+
+    Three things ask: a cast to integers, of all that it is computed from, back to allow
+    ops; a comparison, a rounding, a logarithm or a trigonometric function, of those
+    operands that hold exact values.
+    """
+    # Whole numbers and draws are exact, and what is made of them; an allow op is the
+    # last to be.
+    drawn: list[int] = []
+    for node in view.nodes:
+        if node.op == "Cast":
+            is_exact = slots.input_dtype(node.index, 0) in _WIDE_INTEGERS
+        else:
+            is_exact = node.op in table.COUNTING_OPS or is_random(node.op)
+        drawn += slots.slots_of[node.index] if is_exact else ()
+    reaches, crosses = edges.on(INFER, CLEAR, DENY, ALLOW), edges.on(INFER, CLEAR, DENY)
+    exact = [s != UNREACHED for s in spread(drawn, edges.readers, reaches, crosses)]
+
+    to_integer: list[int] = []
+    magnified: list[int] = []
+    angles: list[int] = []
+    for node in view.nodes:
+        own = slots.slots_of[node.index][:1]
+        if not own or slots.dtypes[own[0]] != FLOAT32:
+            continue
+        if node.op == "Cast":
+            if slots.output_dtype(node.index, 0) in _INTEGERS:
+                to_integer += own
+        elif magnifies_rounding(node.op) and exact[own[0]]:
+            magnified += own
+        elif node.op in table.TRIGONOMETRIC_OPS:
+            angles += own
+    plain = [name != ALLOW for name in edges.lists]
+    either = [a or b for a, b in zip(plain, exact, strict=True)]
+    both = [a and b for a, b in zip(plain, exact, strict=True)]
+    numeric, any_product = edges.on(INFER, CLEAR), edges.on(INFER, CLEAR, ALLOW)
+    behind_angles = spread(angles, edges.sources, any_product, numeric)
+    return first_of(
+        spread(to_integer, edges.sources, either, plain),
+        spread(magnified, edges.sources, both),
+        [a if b else UNREACHED for a, b in zip(behind_angles, exact, strict=True)],
+    )

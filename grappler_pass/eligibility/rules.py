@@ -9,32 +9,35 @@ names the slots it refuses; `_RULES` is the whole of it. Costs are not looked at
 from __future__ import annotations
 
 import dataclasses
-import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import OWN
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.eligibility import known_wrong, regions
+from grappler_pass.eligibility import known_wrong
 from grappler_pass.eligibility.carried_errors import CarriedErrors
-from grappler_pass.eligibility.exactness import exact_slots, out_of_range_slots
 from grappler_pass.eligibility.exclusions import excludes, local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of, products_alone
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.regions import (
     UNREACHED,
     SlotEdges,
+    behind_barriers,
+    behind_loss_scales,
+    exact_slots,
     first_of,
+    out_of_range_slots,
     spread,
+    state_update_region,
 )
 from grappler_pass.eligibility.sensitivity import Sensitivity
 from grappler_pass.eligibility.ties import TensorLists, ties_of
-from grappler_pass.graph.op_lists import Listing, OpLists
+from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
-from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
+from grappler_pass.graph.op_traits import is_random, why_fixed
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import (
     DTYPE_ENUMS,
@@ -47,7 +50,7 @@ from grappler_pass.graph.type_slots import (
 )
 from grappler_pass.graph.view import GraphView, Node
 
-Refusals = Iterator[tuple[int, Reason]]
+Refusals = Iterable[tuple[int, Reason]]
 Rule = Callable[["RuleInput"], Refusals]
 
 
@@ -81,6 +84,16 @@ class RuleInput:
         """Return the node that a slot belongs to."""
         return self.view.nodes[self.slots.node_of[slot]]
 
+    @property
+    def low_name(self) -> str:
+        """The name of the low dtype."""
+        return DTYPE_NAMES[self.low_dtype]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether that is float16."""
+        return self.low_name == "float16"
+
     @cached_attribute
     def nodes_with_slots(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
         """Each node that has float32 slots, with these."""
@@ -90,6 +103,46 @@ class RuleInput:
             for node in self.view.nodes
             if (own := tuple([s for s in slots_of[node.index] if dtypes[s] == FLOAT32]))
         )
+
+
+def _of_nodes(rule: Callable[[RuleInput, Node], Reason | None]) -> Rule:
+    """Return the rule that refuses all slots of the nodes that a rule refuses."""
+
+    def of_slots(case: RuleInput) -> Refusals:
+        for node, own in case.nodes_with_slots:
+            reason = rule(case, node)
+            if reason is not None:
+                yield from ((slot, reason) for slot in own)
+
+    return of_slots
+
+
+def _region(cause: Cause, walk: Callable[[RuleInput], Sequence[int]]) -> Rule:
+    """Refuse the nodes that a walk reaches, each because of the one it begins at."""
+
+    def refuse(case: RuleInput) -> Refusals:
+        region = walk(case)
+        for node, own in case.nodes_with_slots if region else ():
+            if (start := region[node.index]) != UNREACHED:
+                reason = Reason(cause, case.view.nodes[start].name)
+                yield from ((slot, reason) for slot in own)
+
+    return refuse
+
+
+def _walk(
+    cause: Cause, walk: Callable[[RuleInput], Sequence[int]], *, of_lists: bool = False
+) -> Rule:
+    """Refuse the slots that a walk reaches; one `of_lists` counts where they do."""
+
+    def refuse(case: RuleInput) -> Refusals:
+        if of_lists and not case.uses_lists:
+            return
+        for slot, start in enumerate(walk(case)):
+            if start != UNREACHED:
+                yield slot, Reason(cause, case.node(start).name)
+
+    return refuse
 
 
 def _other_types(case: RuleInput) -> Refusals:
@@ -112,22 +165,9 @@ def _untrue_types(case: RuleInput) -> Refusals:
         for position, port in enumerate(node.inputs):
             slot = slots.input_slot(node.index, position)
             if slot != NO_SLOT and slots.dtypes[slot] == FLOAT32:
-                given = slots.output_dtype(*port)
-                if given not in (FLOAT32, types_pb2.DT_INVALID):
-                    yield slot, Reason(Cause.NOT_FLOAT32, f"reads {dtype_name(given)}")
-
-
-def _of_nodes(rule: Callable[[RuleInput, Node], Reason | None]) -> Rule:
-    """Return the rule that refuses all slots of the nodes that a rule refuses."""
-
-    @functools.wraps(rule)
-    def of_slots(case: RuleInput) -> Refusals:
-        for node, own in case.nodes_with_slots:
-            reason = rule(case, node)
-            if reason is not None:
-                yield from ((slot, reason) for slot in own)
-
-    return of_slots
+                dtype = slots.output_dtype(*port)
+                if dtype not in (FLOAT32, types_pb2.DT_INVALID):
+                    yield slot, Reason(Cause.NOT_FLOAT32, f"reads {dtype_name(dtype)}")
 
 
 @_of_nodes
@@ -143,120 +183,67 @@ def _held_by_caller(case: RuleInput, node: Node) -> Reason | None:
     return None
 
 
-def _behind_barriers(case: RuleInput) -> Refusals:
-    """What carries the mark of the gradients' unscaling, and all that follows."""
-    return _by_region(case, regions.behind_barriers(case.view), Cause.BARRIER)
-
-
-def _behind_loss_scales(case: RuleInput) -> Refusals:
-    """In float16, what is computed with a loss scale before the first product."""
-    if case.low_dtype != DTYPE_ENUMS["float16"]:
-        return iter(())
-    region = regions.behind_loss_scales(case.view, case.lists)
-    return _by_region(case, region, Cause.LOSS_SCALE)
-
-
-def _state_updates(case: RuleInput) -> Refusals:
-    """Updates of variables and the arithmetic that only feeds them."""
-    region = regions.state_update_region(case.view, case.lists)
-    for node in case.view.nodes:
-        if is_update(node.op):
-            region[node.index] = node.index
-    return _by_region(case, region, Cause.STATE_UPDATE)
-
-
-def _by_region(case: RuleInput, region: list[int], cause: Cause) -> Refusals:
-    for node, own in case.nodes_with_slots:
-        start = region[node.index]
-        if start != UNREACHED:
-            reason = Reason(cause, case.view.nodes[start].name)
-            yield from ((slot, reason) for slot in own)
-
-
 @_of_nodes
 def _fixed_and_listed(case: RuleInput, node: Node) -> Reason | None:
     """Ops whose types cannot change, and those that the lists keep in float32."""
-    return _op_reason(case.uses_lists, node.op, case.lists.place_of(node.proto))
-
-
-@functools.lru_cache(maxsize=4096)
-def _op_reason(uses_lists: bool, op: str, place: Listing) -> Reason | None:
-    fixed = why_fixed(op, place.list_name not in (None, DENY))
-    if is_random(op):
+    place = case.lists.place_of(node.proto)
+    if is_random(node.op):
         return Reason(Cause.EXACT, "draws random numbers")
-    if fixed:
+    if fixed := why_fixed(node.op, place.list_name not in (None, DENY)):
         return Reason(Cause.FIXED, fixed)
-    if uses_lists and place.list_name is None:
+    if case.uses_lists and place.list_name is None:
         return Reason(Cause.NOT_LISTED, place.reason)
-    if uses_lists and place.list_name == DENY:
+    if case.uses_lists and place.list_name == DENY:
         return Reason(Cause.DENY, place.reason)
     return None
 
 
 def _missing_kernels(case: RuleInput) -> Refusals:
     """Slots for which no kernel runs at the low dtype on the node's device."""
-    known: dict[object, tuple[Reason | None, ...]] = {}
-    slots = case.slots.slots
+    low_dtype, slots = case.low_dtype, case.slots.slots
     for node, own in case.nodes_with_slots:
-        attrs = tuple([slots[slot].attr for slot in own])
-        half_raises = known_wrong.refuses_half(node.op, node.proto)
-        key = (node.op, node.device_type, attrs, half_raises)
-        if key not in known:
-            known[key] = tuple(_kernel_reasons(case, node, attrs))
-        reasons = known[key]
+        op, device = node.op, node.device_type
+        attrs = [slots[slot].attr for slot in own]
+        admitted = {attr for attr in attrs if admits(op, attr, low_dtype)}
+        # The attributes of a product change together, those of other ops alone.
+        together = case.lists.list_of(op) == ALLOW
+        reasons: dict[int, Reason] = {}
+        for slot, attr in zip(own, attrs, strict=True):
+            low = admitted if together else {attr}
+            types = tuple((a, low_dtype if a in low else FLOAT32) for a in set(attrs))
+            if attr not in admitted:
+                detail = f"{op}.{attr} in {case.low_name}"
+                reasons[slot] = Reason(Cause.NOT_ADMITTED, detail)
+            elif not known_wrong.has_kernel(op, node.proto, types, device):
+                detail = f"{op} in {case.low_name} on {device}"
+                reasons[slot] = Reason(Cause.NO_KERNEL, detail)
+            elif known_wrong.is_imprecise(op, device):
+                reasons[slot] = _imprecise(case, op, device)
         alone = case.slots.has_float32_results(node.index)
-        if not any(reasons) and not alone:
+        if not reasons and not alone:
             continue
-        low_dtype, device = case.low_dtype, node.device_type
         if can_split(node.proto, low_dtype, device, product_alone=alone):
             continue
-        part = _imprecise_part(case, node)
-        none = Reason(Cause.NO_KERNEL, f"{node.op} as its product alone")
-        yield from (
-            (s, part or r or none)
-            for s, r in zip(own, reasons, strict=True)
-            if r or alone
+        # All parts of a fused node may have kernels, of which one is not to be used.
+        imprecise = (
+            _imprecise(case, part.op, device)
+            for part in parts_of(node.proto)
+            if known_wrong.is_imprecise(part.op, device)
         )
+        first = next(imprecise, None)
+        neither = Reason(Cause.NO_KERNEL, f"{op} as its product alone")
+        for slot in own if alone else reasons:
+            yield slot, first or reasons.get(slot) or neither
 
 
-def _imprecise_part(case: RuleInput, node: Node) -> Reason | None:
-    """Return why a fused node is not split whose parts all have kernels, if so."""
-    device = node.device_type
-    for part in parts_of(node.proto):
-        if known_wrong.is_imprecise(part.op, device):
-            detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
-            return Reason(Cause.IMPRECISE, detail)
-    return None
-
-
-def _kernel_reasons(
-    case: RuleInput, node: Node, attrs: tuple[str, ...]
-) -> Iterator[Reason | None]:
-    """Yield what keeps each float32 attribute of a node from the low dtype."""
-    device = node.device_type
-    low_name = DTYPE_NAMES[case.low_dtype]
-    admitted = [attr for attr in attrs if admits(node.op, attr, case.low_dtype)]
-    # The attributes of a product change together, those of other ops alone.
-    together = case.lists.list_of(node.op) == ALLOW
-    for attr in attrs:
-        low = set(admitted) if together else {attr}
-        types = tuple(
-            (name, case.low_dtype if name in low else FLOAT32) for name in set(attrs)
-        )
-        if attr not in admitted:
-            yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
-        elif not known_wrong.has_kernel(node.op, node.proto, types, device):
-            yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
-        elif known_wrong.is_imprecise(node.op, device):
-            yield Reason(Cause.IMPRECISE, f"{node.op} in {low_name} on {device}")
-        else:
-            yield None
+def _imprecise(case: RuleInput, op: str, device: str) -> Reason:
+    return Reason(Cause.IMPRECISE, f"{op} in {case.low_name} on {device}")
 
 
 @_of_nodes
 def _fused_afterwards(case: RuleInput, node: Node) -> Reason | None:
     """In float16 on a CPU, what TensorFlow fuses afterwards into what runs badly."""
-    if case.low_dtype != DTYPE_ENUMS["float16"] or node.device_type != "CPU":
+    if not case.is_half or node.device_type != "CPU":
         return None
     if known_wrong.becomes_swish(case.view, node):
         return Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
@@ -268,25 +255,14 @@ def _fused_afterwards(case: RuleInput, node: Node) -> Reason | None:
 @_of_nodes
 def _slow_kernels(case: RuleInput, node: Node) -> Reason | None:
     """What no optimized kernel of oneDNN computes."""
-    if not known_wrong.is_by_reference(node.op, case.low_dtype, node.device_type):
+    by_reference = known_wrong.is_by_reference
+    device = node.device_type
+    if not case.uses_lists or not by_reference(node.op, case.low_dtype, device):
         return None
-    low_name = DTYPE_NAMES[case.low_dtype]
-    return Reason(Cause.SLOW_KERNEL, f"{node.op} in {low_name} on CPU")
+    return Reason(Cause.SLOW_KERNEL, f"{node.op} in {case.low_name} on CPU")
 
 
-def _exact_values(case: RuleInput) -> Refusals:
-    """Whole numbers that end as integers, and random draws that are compared."""
-    starts = exact_slots(case.view, case.slots, case.edges)
-    return _by_start(case, starts, Cause.EXACT)
-
-
-def _out_of_range(case: RuleInput) -> Refusals:
-    """What computes with constants that the low dtype cannot hold."""
-    starts = out_of_range_slots(case.view, case.slots, case.edges, case.low_dtype)
-    return _by_start(case, starts, Cause.RANGE)
-
-
-def _beside_decompositions(case: RuleInput) -> Refusals:
+def _beside_decompositions(case: RuleInput) -> list[int]:
     """Products beside a matrix decomposition, which magnifies how they are rounded.
 
     A covariance rounded to 16 bits may have no Cholesky factor any more, and the
@@ -307,7 +283,7 @@ def _beside_decompositions(case: RuleInput) -> Refusals:
     enters, numeric = edges.on(INFER, CLEAR, ALLOW), edges.on(INFER, CLEAR)
     operands = spread(starts, edges.sources, enters, numeric)
     results = spread(starts, edges.readers, enters, numeric)
-    return _by_start(case, first_of(operands, results), Cause.DECOMPOSITION)
+    return first_of(operands, results)
 
 
 @_of_nodes
@@ -318,22 +294,13 @@ def _measured_ranges(case: RuleInput, node: Node) -> Reason | None:
     return None if why is None else Reason(Cause.MEASURED_RANGE, why)
 
 
-def _deny_taint(case: RuleInput) -> Refusals:
+def _deny_taint(case: RuleInput) -> list[int]:
     """Infer ops fed through clear and infer ops by a deny op."""
     edges = case.edges
     starts = [slot for slot, name in enumerate(edges.lists) if name == DENY]
-    reached_from = spread(starts, edges.readers, edges.on(INFER, CLEAR))
-    infer_only = [
-        start if name == INFER else UNREACHED
-        for start, name in zip(reached_from, edges.lists, strict=True)
-    ]
-    return _by_start(case, infer_only, Cause.DENY_TAINT)
-
-
-def _by_start(case: RuleInput, starts: list[int], cause: Cause) -> Refusals:
-    for slot, start in enumerate(starts):
-        if start != UNREACHED:
-            yield slot, Reason(cause, case.node(start).name)
+    tainted = spread(starts, edges.readers, edges.on(INFER, CLEAR))
+    infer = edges.on(INFER)
+    return [s if i else UNREACHED for s, i in zip(tainted, infer, strict=True)]
 
 
 def _harmful_roundings(case: RuleInput) -> Refusals:
@@ -352,14 +319,7 @@ def _harmful_roundings(case: RuleInput) -> Refusals:
                 yield slot, harm
 
 
-def _escaping(case: RuleInput) -> Refusals:
-    """Lists and reserve spaces that are read or made where no type can be changed."""
-    yield from case.escapes.items()
-
-
-@_of_nodes
-def _wrong_kernels(case: RuleInput, node: Node) -> Reason | None:
-    """What a kernel of TensorFlow computes wrongly, as far as that is known."""
+def _wrong_kernel(case: RuleInput, node: Node) -> Reason | None:
     fault = case.fault_of(case.slots, node)
     return Reason(Cause.WRONG_KERNEL, fault) if fault else None
 
@@ -369,34 +329,36 @@ _RULES: tuple[Rule, ...] = (
     _other_types,
     _untrue_types,
     _held_by_caller,
-    _behind_barriers,
-    _behind_loss_scales,
-    _state_updates,
+    # What carries the mark of the gradients' unscaling, and all that follows.
+    _region(Cause.BARRIER, lambda c: behind_barriers(c.view)),
+    # In float16, what is computed with a loss scale before the first product.
+    _region(
+        Cause.LOSS_SCALE,
+        lambda c: behind_loss_scales(c.view, c.lists) if c.is_half else (),
+    ),
+    # Updates of variables and the arithmetic that only feeds them.
+    _region(Cause.STATE_UPDATE, lambda c: state_update_region(c.view, c.lists)),
     _fixed_and_listed,
     _missing_kernels,
     _fused_afterwards,
     _slow_kernels,
-    _exact_values,
-    _out_of_range,
-    _beside_decompositions,
+    # Whole numbers that end as integers, and random draws that are compared.
+    _walk(Cause.EXACT, lambda c: exact_slots(c.view, c.slots, c.edges)),
+    # What computes with constants that the low dtype cannot hold.
+    _walk(
+        Cause.RANGE,
+        lambda c: out_of_range_slots(c.view, c.slots, c.edges, c.low_dtype),
+        of_lists=True,
+    ),
+    _walk(Cause.DECOMPOSITION, _beside_decompositions, of_lists=True),
     _measured_ranges,
-    _deny_taint,
-    _escaping,
+    _walk(Cause.DENY_TAINT, _deny_taint, of_lists=True),
+    # Lists and reserve spaces that are read or made where no type can be changed.
+    lambda case: case.escapes.items(),
     _harmful_roundings,
-    _wrong_kernels,
+    # What a kernel of TensorFlow computes wrongly, as far as that is known.
+    _of_nodes(_wrong_kernel),
 )
-# They count where lists do.
-_OF_LISTS = (_slow_kernels, _out_of_range, _beside_decompositions, _deny_taint)
-
-
-def refusals(case: RuleInput) -> dict[int, Reason]:
-    """Return the slots that any rule refuses, and why."""
-    refused: dict[int, Reason] = {}
-    for rule in _RULES:
-        if case.uses_lists or rule not in _OF_LISTS:
-            for slot, reason in rule(case):
-                refused.setdefault(slot, reason)
-    return refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -448,15 +410,17 @@ def constrain(
     low = DTYPE_ENUMS[low_dtype]
     slots, sensitivity = SlotTable.from_view(view), None
     of_lists = TensorLists.from_view(view, slots)
-    members = of_lists.members(slots)
     excluded_by = excludes(exclude, dict(view.item.excluded))
     alone = products_alone(view, low)
     if uses_lists:
-        errors = CarriedErrors(view, slots, shapes, lists, low, members, excluded_by)
+        errors = CarriedErrors(
+            view, slots, shapes, lists, low, of_lists.members, excluded_by
+        )
         sensitivity = Sensitivity(errors)
         alone |= sensitivity.products_alone
     slots = slots.with_float32_results(alone)
-    ties, escapes = ties_of(view, slots, lists, of_lists, members)
+    ties, escapes = ties_of(view, slots, lists, of_lists)
+    edges = SlotEdges.from_view(view, slots, lists, ties)
     case = RuleInput(
         view=view,
         slots=slots,
@@ -467,20 +431,39 @@ def constrain(
         uses_lists=uses_lists,
         sensitivity=sensitivity,
         escapes=escapes,
-        edges=SlotEdges.from_view(view, slots, lists, ties),
+        edges=edges,
         fault_of=fault_of,
     )
-    refused = refusals(case)
+    refused: dict[int, Reason] = {}
+    for rule in _RULES:
+        for slot, reason in rule(case):
+            refused.setdefault(slot, reason)
     _refuse_tied(case, ties, refused)
-    if uses_lists:
-        _refuse_unreached(case, refused)
-        _refuse_tied(case, ties, refused)
     numbers = range(len(slots.slots))
-    anchors = case.edges.on(ALLOW) if uses_lists else [True] * len(numbers)
+    if uses_lists:
+        # What the flood from the allow ops does not reach stays float32, too.
+        free = [slot not in refused for slot in numbers]
+        starts = [s for s in numbers if free[s] and edges.lists[s] == ALLOW]
+        both_ways = list(map(operator.add, edges.readers, edges.sources))
+        for slot, start in enumerate(spread(starts, both_ways, free)):
+            if start == UNREACHED:
+                refused.setdefault(slot, Reason(Cause.NOT_REACHED))
+        _refuse_tied(case, ties, refused)
+    reasons = dict(refused)
+    for slot in numbers:
+        if slot not in refused:
+            place = lists.place_of(case.node(slot).proto)
+            detail = "in no list"
+            if place.list_name is not None:
+                detail = f"{place.list_name}: {place.reason}"
+                if slots.has_float32_results(slots.node_of[slot]):
+                    detail += "; what is fused behind it stays float32"
+            reasons[slot] = Reason(Cause.FORCED, detail)
+    anchors = edges.on(ALLOW) if uses_lists else [True] * len(numbers)
     return Constraints(
         slots=slots,
         eligible=tuple(slot not in refused for slot in numbers),
-        reasons=tuple(refused.get(s) or _eligible_reason(case, s) for s in numbers),
+        reasons=tuple(reasons[slot] for slot in numbers),
         ties=tuple(group for group in ties if group[0] not in refused),
         allow=frozenset(s for s in numbers if anchors[s] and s not in refused),
     )
@@ -496,24 +479,3 @@ def _refuse_tied(
             reason = Reason(Cause.TIED, str(case.slots.slots[culprit]))
             for slot in group:
                 refused.setdefault(slot, reason)
-
-
-def _refuse_unreached(case: RuleInput, refused: dict[int, Reason]) -> None:
-    """Refuse what the flood from the allow ops does not reach."""
-    edges = case.edges
-    free = [slot not in refused for slot in range(len(edges.lists))]
-    starts = [s for s, ok in enumerate(free) if ok and edges.lists[s] == ALLOW]
-    both_ways = list(map(operator.add, edges.readers, edges.sources))
-    for slot, start in enumerate(spread(starts, both_ways, free)):
-        if start == UNREACHED:
-            refused.setdefault(slot, Reason(Cause.NOT_REACHED))
-
-
-def _eligible_reason(case: RuleInput, slot: int) -> Reason:
-    place = case.lists.place_of(case.node(slot).proto)
-    if place.list_name is None:
-        return Reason(Cause.FORCED, "in no list")
-    detail = f"{place.list_name}: {place.reason}"
-    if case.slots.has_float32_results(case.slots.node_of[slot]):
-        detail += "; what is fused behind it stays float32"
-    return Reason(Cause.FORCED, detail)

@@ -26,10 +26,7 @@ from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
-from grappler_pass.graph.type_slots import (
-    FLOATING,
-    attr_of,
-)
+from grappler_pass.graph.type_slots import FLOATING, attr_of
 from grappler_pass.graph.view import Node, Port
 from grappler_pass.graph.walks import reached
 
@@ -91,7 +88,11 @@ class Sensitivity:
         self._leaving = self._reached_by(
             self._at_each(self._at_leaving), Exposure.HIDDEN
         )
-        self._exposures = self._at_each(self._at_operand)
+        self._exposures = self._at_each(
+            lambda node, position, port: self._exposure(
+                node, position, errors.of(port).error
+            )
+        )
         self._exposed = self._reached_by(self._exposures, Exposure.PASSES)
 
     def harm(self, node: Node, slot: int) -> Reason | None:
@@ -105,7 +106,12 @@ class Sensitivity:
             return self._why_float32(node)
         if kind is Errors.SCALES and (port := Port(node.index, 0)) in self._cancelled:
             return self._cancelled[port]
-        return self._harm_of_result(node, slot) or self._harm_of_operands(node, slot)
+        output_slot = self._errors.slots.output_slot
+        for port in self._results(node, 0):
+            governed = node.index in self._members or output_slot(*port) == slot
+            if governed and port in self._exposed:
+                return self._exposed[port]
+        return self._harm_of_operands(node, slot)
 
     @property
     def products_alone(self) -> frozenset[int]:
@@ -149,14 +155,6 @@ class Sensitivity:
         ):
             node = self._view.nodes[self._inputs[node.index][0][1].node]
         return node
-
-    def _harm_of_result(self, node: Node, slot: int) -> Reason | None:
-        output_slot = self._errors.slots.output_slot
-        for port in self._results(node, 0):
-            governed = node.index in self._members or output_slot(*port) == slot
-            if governed and port in self._exposed:
-                return self._exposed[port]
-        return None
 
     def _harm_of_operands(self, node: Node, slot: int) -> Reason | None:
         input_slot = self._errors.slots.input_slot
@@ -267,9 +265,19 @@ class Sensitivity:
         By hand its products round what is made of it, each time differently, so that
         a sum over the iterations loses less than by one rounding before the loop.
         """
-        if not self._is_same_each_time(node):
-            return False
         view = self._view
+        if node.op in table.MERGE_OPS:
+            is_same_each_time = any(
+                view.nodes[port.node].op in table.NEXT_ITERATION_OPS
+                and self._source(port) is node
+                for _, port in self._inputs[node.index]
+            )
+        else:
+            is_same_each_time = (
+                node.op in table.ENTER_OPS and attr_of(node.proto, "is_constant").b
+            )
+        if not is_same_each_time:
+            return False
 
         def passes_on(i: int) -> bool:
             return view.nodes[i].op in _WHOLE
@@ -279,16 +287,6 @@ class Sensitivity:
         return any(
             self._kinds[i] not in _NOT_COMPUTING for i in readers if not passes_on(i)
         )
-
-    def _is_same_each_time(self, node: Node) -> bool:
-        """Return whether a node brings the same value to each iteration of a loop."""
-        if node.op in table.MERGE_OPS:
-            return any(
-                self._view.nodes[port.node].op in table.NEXT_ITERATION_OPS
-                and self._source(port) is node
-                for _, port in self._inputs[node.index]
-            )
-        return node.op in table.ENTER_OPS and attr_of(node.proto, "is_constant").b
 
     # What becomes of a rounding at one operand.
 
@@ -304,9 +302,6 @@ class Sensitivity:
         is_hidden = exposure in (Cause.NEAR_NUMBERS, Exposure.PASSES)
         return Exposure.HIDDEN if is_hidden else exposure
 
-    def _at_operand(self, node: Node, position: int, port: Port) -> _Exposed:
-        return self._exposure(node, position, self._errors.of(port).error)
-
     def _exposure(self, node: Node, position: int, error: Error) -> _Exposed:
         """Return the exposure of a rounding at an operand that carries an error."""
         kind = self._kinds[node.index]
@@ -316,7 +311,10 @@ class Sensitivity:
         if kind is Errors.PRODUCT and not is_epilogue:
             return Exposure.ABSORBED
         if node.op == "Cast":
-            return self._at_cast(node)
+            target = node.proto.attr["DstT"].type
+            if target == self._low_dtype:
+                return Exposure.ABSORBED
+            return Cause.AFTER_PRODUCTS if target in FLOATING else Cause.JUMP
         if kind is None or node.name in self._view.item.untouchable:
             return Cause.AFTER_PRODUCTS
         if node.index in self._repeated:
@@ -355,25 +353,21 @@ class Sensitivity:
                 return Exposure.PASSES if is_bias and is_made else None
         return None
 
-    def _at_cast(self, node: Node) -> _Exposed:
-        target = node.proto.attr["DstT"].type
-        if target == self._low_dtype:
-            return Exposure.ABSORBED
-        return Cause.AFTER_PRODUCTS if target in FLOATING else Cause.JUMP
-
     def _asks_sign(self, node: Node) -> bool:
         """Return whether a value is compared with zero, which rounding leaves alone."""
         if node.op not in _ORDERS or self._low_dtype != types_pb2.DT_BFLOAT16:
             # float16 makes zeros of small numbers.
             return False
-        return any(self._is_zero(port) for port in node.inputs)
-
-    def _is_zero(self, port: Port) -> bool:
-        proto = self._view.nodes[port.node].proto
-        if proto.op != "Const" or proto.name in self._view.item.untouchable:
-            return str(proto.op) == "ZerosLike"
-        tensor = proto.attr["value"].tensor
-        return not any(tensor.float_val) and not any(tensor.tensor_content)
+        for port in node.inputs:
+            proto = self._view.nodes[port.node].proto
+            tensor = proto.attr["value"].tensor if proto.op == "Const" else None
+            if tensor is None or proto.name in self._view.item.untouchable:
+                is_zero = proto.op == "ZerosLike"
+            else:
+                is_zero = not any(tensor.float_val) and not any(tensor.tensor_content)
+            if is_zero:
+                return True
+        return False
 
 
 def _spread(

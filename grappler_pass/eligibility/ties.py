@@ -22,15 +22,14 @@ CPU, and in inference, reserve spaces are empty.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.regions import Unions
+from grappler_pass.eligibility.regions import connected
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_traits import reserve_input, reserve_output, why_fixed
@@ -64,10 +63,12 @@ class TensorLists(NamedTuple):
       groups: float32 slots of the elements of each list.
       escapes: slots of each list that is read or made where no type can be changed,
         with the name of the node there.
+      members: node that writes or reads a list to all nodes of that list.
     """
 
-    groups: Groups
-    escapes: Mapping[int, str]
+    groups: Groups = ()
+    escapes: Mapping[int, str] = {}
+    members: Mapping[int, tuple[int, ...]] = {}
 
     @classmethod
     def from_view(cls, view: GraphView, slots: SlotTable) -> TensorLists:
@@ -78,20 +79,22 @@ class TensorLists(NamedTuple):
         What is stated there about its elements' type cannot be changed.
         """
         if not any(node.op in table.LIST_OPS for node in view.nodes):
-            return cls((), {})
+            return cls()
         handles = [
             (node, _handles(slots, node))
             for node in view.nodes
             if node.op in table.LIST_OPS or node.op in _CARRIERS
         ]
-        unions = Unions[Port]()
-        for node, ports in handles:
-            for port in ports:
-                if node.op != "IdentityN":
-                    unions.join(ports[0], port)
-                elif port.node == node.index:
-                    unions.join(node.inputs[port.output], port)
-        list_of = {p: i for i, ports in enumerate(unions.groups()) for p in ports}
+
+        def joined() -> Iterator[tuple[Port, Port]]:
+            for node, ports in handles:
+                for port in ports:
+                    if node.op != "IdentityN":
+                        yield ports[0], port
+                    elif port.node == node.index:
+                        yield node.inputs[port.output], port
+
+        list_of = {p: i for i, ports in enumerate(connected(joined())) for p in ports}
         elements: dict[int, list[int]] = {}
         for node, ports in handles:
             if node.op in table.LIST_OPS and ports:
@@ -105,34 +108,25 @@ class TensorLists(NamedTuple):
             tuple(sorted(slot for slot in own if slots.dtypes[slot] == FLOAT32))
             for own in elements.values()
         )
-        return cls(
-            tuple(sorted(group for group in floats if len(group) > 1)),
-            {s: escapes[i] for i, own in elements.items() if i in escapes for s in own},
-        )
-
-    def members(self, slots: SlotTable) -> dict[int, tuple[int, ...]]:
-        """Return for each node that writes or reads a list all nodes of that list."""
+        groups = tuple(sorted(group for group in floats if len(group) > 1))
         nodes = (
             tuple(dict.fromkeys(slots.node_of[slot] for slot in group))
-            for group in self.groups
+            for group in groups
         )
-        return {node: group for group in nodes for node in group}
+        return cls(
+            groups,
+            {s: escapes[i] for i, own in elements.items() if i in escapes for s in own},
+            {node: group for group in nodes for node in group},
+        )
 
 
 def _handles(slots: SlotTable, node: Node) -> list[Port]:
     """Return the inputs and outputs of a node that are handles."""
-    i = node.index
+    i, outputs = node.index, range(slots.output_count(node.index))
+    taken = enumerate(node.inputs)
     return [
-        *(
-            port
-            for position, port in enumerate(node.inputs)
-            if slots.input_dtype(i, position) in _HANDLES
-        ),
-        *(
-            Port(i, output)
-            for output in range(slots.output_count(i))
-            if slots.output_dtype(i, output) in _HANDLES
-        ),
+        *(port for at, port in taken if slots.input_dtype(i, at) in _HANDLES),
+        *(Port(i, at) for at in outputs if slots.output_dtype(i, at) in _HANDLES),
     ]
 
 
@@ -152,14 +146,13 @@ def _escape_at(view: GraphView, port: Port) -> str:
     return ""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Graph:
-    """What the rules look at; `members` are the nodes of the list of each node."""
+class _Graph(NamedTuple):
+    """What the rules look at."""
 
     view: GraphView
     slots: SlotTable
     lists: OpLists
-    members: Mapping[int, Sequence[int]]
+    of_lists: TensorLists
 
     def op(self, port: Port) -> str:
         return self.view.nodes[port.node].op
@@ -171,11 +164,7 @@ class _Graph:
 
 
 def ties_of(
-    view: GraphView,
-    slots: SlotTable,
-    lists: OpLists,
-    of_lists: TensorLists,
-    members: Mapping[int, Sequence[int]],
+    view: GraphView, slots: SlotTable, lists: OpLists, of_lists: TensorLists
 ) -> tuple[Groups, dict[int, Reason]]:
     """Return the groups of tied float32 slots, and the slots of what escapes.
 
@@ -185,37 +174,30 @@ def ties_of(
       Groups of two and more slots, and per slot that shares its type with what escapes
       the reason, which names the node where it does.
     """
-    graph = _Graph(view, slots, lists, members)
-    unions = Unions[int]()
+    graph = _Graph(view, slots, lists, of_lists)
 
-    def join(first: int, second: int) -> None:
-        dtypes = slots.dtypes
-        if (
-            NO_SLOT not in (first, second)
-            and dtypes[first] == FLOAT32 == dtypes[second]
-        ):
-            unions.join(first, second)
+    def floats(pairs: Iterable[tuple[int, int]]) -> _Pairs:
+        for pair in pairs:
+            if NO_SLOT not in pair and all(slots.dtypes[s] == FLOAT32 for s in pair):
+                yield pair
 
-    for group in of_lists.groups:
-        for slot in group[1:]:
-            join(group[0], slot)
+    pairs = [(first, slot) for first, *others in of_lists.groups for slot in others]
     for rule in _RULES:
-        for pair in rule(graph):
-            join(*pair)
+        pairs += floats(rule(graph))
     escapes = {s: Reason(Cause.LIST_ESCAPES, at) for s, at in of_lists.escapes.items()}
-    for group in _tied(unions):
-        ends = _reserve_ends(graph, group)
-        for slot in ends[1:]:
-            join(ends[0], slot)
-        where = _reserve_escape(graph, group, of_lists.escapes) if ends else ""
-        if where:
+    for group in _tied(pairs):
+        # Types of the forward and backward kernels that share a reserve space.
+        nodes = (view.nodes[i] for i in dict.fromkeys(slots.node_of[s] for s in group))
+        ends = [slots.slots_of[n.index][0] for n in nodes if _is_reserve_end(n)]
+        pairs += floats((ends[0], slot) for slot in ends)
+        if ends and (where := _reserve_escape(graph, group)):
             reason = Reason(Cause.RESERVE_ESCAPES, where)
             escapes.update(dict.fromkeys(ends, reason))
-    return _tied(unions), escapes
+    return _tied(pairs), escapes
 
 
-def _tied(unions: Unions[int]) -> Groups:
-    return tuple(group for group in unions.groups() if len(group) > 1)
+def _tied(pairs: Iterable[tuple[int, int]]) -> Groups:
+    return tuple(group for group in connected(pairs) if len(group) > 1)
 
 
 def _loops(graph: _Graph) -> _Pairs:
@@ -278,11 +260,11 @@ def _selections(graph: _Graph) -> _Pairs:
 
     def sources(port: Port) -> list[Port]:
         """Return the float32 tensors whose values a port passes on."""
-        node = view.nodes[port.node]
-        moved = node.op in _MOVEMENTS
+        moves = view.nodes[port.node].op in _MOVEMENTS
+        through = (port.node,) if moves else graph.of_lists.members.get(port.node, ())
         return [
             p
-            for i in ((port.node,) if moved else graph.members.get(port.node, ()))
+            for i in through
             for p in view.nodes[i].inputs
             if slots.output_dtype(*p) == FLOAT32 and slots.output_slot(*p) != NO_SLOT
         ]
@@ -294,8 +276,8 @@ def _selections(graph: _Graph) -> _Pairs:
         if own == NO_SLOT or slots.dtypes[own] != FLOAT32:
             continue
         operands = node.inputs[:2]
-        behind = reached(operands, sources)
-        selected = [p for p in behind if graph.op(p) in table.SELECTING_OPS]
+        passed = reached(operands, sources)
+        selected = [p for p in passed if graph.op(p) in table.SELECTING_OPS]
         if not selected:
             continue
         # What the selection reads is where both sides begin.
@@ -353,20 +335,7 @@ def _is_reserve_end(node: Node) -> bool:
     return reserve_output(node.op) is not None or reserve_input(node.op) is not None
 
 
-def _reserve_ends(graph: _Graph, group: Iterable[int]) -> list[int]:
-    """Return the types of the forward and backward kernels whose slots are in a group.
-
-    They share a reserve space.
-    """
-    slots = graph.slots
-    nodes = dict.fromkeys(slots.node_of[slot] for slot in group)
-    ends = (node for node in nodes if _is_reserve_end(graph.view.nodes[node]))
-    return [slots.slots_of[node][0] for node in ends]
-
-
-def _reserve_escape(
-    graph: _Graph, group: Iterable[int], escapes: Mapping[int, str]
-) -> str:
+def _reserve_escape(graph: _Graph, group: Iterable[int]) -> str:
     """Return the node where a group's reserve space leaves the graph, if it does."""
     for slot in group:
         node = graph.view.nodes[graph.slots.node_of[slot]]
@@ -377,8 +346,8 @@ def _reserve_escape(
         )
         if is_fixed and not _is_reserve_end(node):
             return node.name
-        if slot in escapes:
-            return escapes[slot]
+        if slot in graph.of_lists.escapes:
+            return graph.of_lists.escapes[slot]
     return ""
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from grappler_pass.costs.model import COMMON_VARIANCE, KINDRED
@@ -98,18 +98,37 @@ def problem_from_prices(
     16 bits may be slower by a share of a node's float32 seconds, `tie`, if they halve
     what the node writes.
     """
-    view, slots = draft.view, draft.slots
+    view, slots, prices = draft.view, draft.slots, draft.prices
     float32 = [0.0] * variables.count
     low = [0.0] * variables.count
-    for node, variable, float32_seconds, seconds in priced_nodes(draft, variables):
+    for i, variable, float32_seconds, seconds in priced_nodes(draft, variables):
         writes_low = any(
-            variables.of(slots.output_slot(*port)) >= 0
-            for port in view.output_ports(node)
+            variables.of(slots.output_slot(*port)) >= 0 for port in view.output_ports(i)
         )
         favor = tie if writes_low else 0.0
         float32[variable] += float32_seconds
         low[variable] += seconds - favor * float32_seconds
-    return Problem(float32, low, _cast_terms(draft, variables))
+    readers_of: dict[Port, set[int]] = {}
+    for port in dict.fromkeys((*prices.up, *prices.down)):
+        if slots.output_dtype(*port) != FLOAT32:
+            continue
+        readers = readers_of.setdefault(draft.reads.canonical.get(port, port), set())
+        for reader in view.readers(port):
+            node = view.nodes[reader.node]
+            # A Cast may read a low tensor as well.
+            if not is_cast(node) or node.name in view.item.untouchable:
+                readers.add(variables.of(slots.input_slot(*reader)))
+    terms = [
+        CastTerm(
+            producer=variables.of(slots.output_slot(*port)),
+            readers=frozenset(readers),
+            up_seconds=prices.up.get(port, 0.0),
+            down_seconds=prices.down.get(port, 0.0),
+            error=prices.cast_errors.get(port, 0.0),
+        )
+        for port, readers in readers_of.items()
+    ]
+    return Problem(float32, low, terms)
 
 
 def priced_nodes(
@@ -124,30 +143,6 @@ def priced_nodes(
         if low is not None:
             own = (variables.of_slot[slot] for slot in draft.slots.slots_of[node])
             yield node, next(v for v in own if v >= 0), float32, low
-
-
-def _cast_terms(draft: Draft, variables: Variables) -> list[CastTerm]:
-    prices, view, slots = draft.prices, draft.view, draft.slots
-    readers_of: dict[Port, set[int]] = {}
-    for port in dict.fromkeys((*prices.up, *prices.down)):
-        if slots.output_dtype(*port) != FLOAT32:
-            continue
-        found = readers_of.setdefault(draft.reads.canonical.get(port, port), set())
-        for reader in view.readers(port):
-            node = view.nodes[reader.node]
-            # A Cast may read a low tensor as well.
-            if not is_cast(node) or node.name in view.item.untouchable:
-                found.add(variables.of(slots.input_slot(*reader)))
-    return [
-        CastTerm(
-            producer=variables.of(slots.output_slot(*port)),
-            readers=frozenset(found),
-            up_seconds=prices.up.get(port, 0.0),
-            down_seconds=prices.down.get(port, 0.0),
-            error=prices.cast_errors.get(port, 0.0),
-        )
-        for port, found in readers_of.items()
-    ]
 
 
 # Nobody notices less, be it half of a step.
@@ -175,23 +170,20 @@ class Gain(NamedTuple):
     error: float
     step: float
 
-    def is_sure(self, margin: float) -> bool:
-        """Return whether prices alone decide for it, given a share of the step."""
-        return self._is_beyond(margin)
+    def is_sure(self, margin: float, errors: float = 1.0) -> bool:
+        """Return whether it is beyond a share of the step and so many of its errors."""
+        least = max(margin * self.step, SURE_SECONDS)
+        return self.seconds - errors * self.error >= least
 
     @property
     def is_certain(self) -> bool:
         """Whether steps need not tell, if the prices are of this very device."""
-        return self._is_beyond(CERTAIN_SHARE, errors=_CERTAIN_ERRORS)
+        return self.is_sure(CERTAIN_SHARE, _CERTAIN_ERRORS)
 
     @property
     def may_be_worth_it(self) -> bool:
         """Whether steps may find that it pays."""
         return self.seconds > 0.0 and self.seconds + self.error >= _WORTH * self.step
-
-    def _is_beyond(self, share: float, errors: float = 1.0) -> bool:
-        least = max(share * self.step, SURE_SECONDS)
-        return self.seconds - errors * self.error >= least
 
 
 def gain_error(
@@ -212,18 +204,13 @@ def gain_error(
         seconds = prices.low[node] or 0.0
         float32[group] = float32.get(group, 0.0) + error32 * prices.float32[node]
         low[group] = low.get(group, 0.0) + error16 * seconds
-    nodes = (
-        _variance(float32[group], low[group], is_learned=group[1] == "learned")
-        for group in float32
-    )
+    variances = []
+    for group, high in float32.items():
+        common = 0.0 if group[1] == "learned" else COMMON_VARIANCE
+        separate = (1.0 - common) * (high**2 + low[group] ** 2)
+        variances.append(common * (high - low[group]) ** 2 + separate)
     cast = sum(seconds * term.error for seconds, term in casts)
-    return math.sqrt(sum(nodes) + cast**2)
-
-
-def _variance(float32: float, low: float, *, is_learned: bool) -> float:
-    common = 0.0 if is_learned else COMMON_VARIANCE
-    separate: float = (1.0 - common) * (float32**2 + low**2)
-    return common * (float32 - low) ** 2 + separate
+    return math.sqrt(sum(variances) + cast**2)
 
 
 def fault_of(draft: Draft) -> Callable[[SlotTable, Node], str]:
@@ -291,25 +278,31 @@ def color_slots(draft: Draft) -> Draft:
         return dataclasses.replace(nothing, fallback=(Cause.LEVEL,) * count)
     variables = Variables.from_constraints(draft.constraints)
     problem = problem_from_prices(draft, variables)
-    forced = settings.opt_level in FORCED
     low, causes = _colors(draft, variables, problem)
-    gain = _gain(draft, variables, problem, low)
-    colors = variables.spread(low)
-    is_sure = forced or gain.is_sure(settings.margin)
+    priced = priced_nodes(draft, variables)
+    low_nodes = (node for node, variable, _, _ in priced if low[variable])
+    casts = ((cast_seconds(term, low), term) for term in problem.casts)
+    gain = Gain(
+        problem.seconds([False] * variables.count) - problem.seconds(low),
+        gain_error(draft.view, draft.prices, low_nodes, casts),
+        draft.beside_nodes + sum(draft.prices.float32),
+    )
+    is_sure = settings.opt_level in FORCED or gain.is_sure(settings.margin)
     may_be_tried = settings.own_steps is not None and gain.may_be_worth_it
     if not is_sure and not may_be_tried:
         causes |= {v: Cause.MARGIN for v, is_low in enumerate(low) if is_low}
     fallback = tuple(causes.get(v, Cause.COST) for v in variables.of_slot)
     if not is_sure and not may_be_tried:
         return dataclasses.replace(nothing, fallback=fallback)
-    return dataclasses.replace(
+    draft = dataclasses.replace(
         draft,
-        low=colors,
+        low=variables.spread(low),
         fallback=fallback,
         gain_error=gain.error,
         is_sure=is_sure,
-        is_certain=gain.is_certain and _is_priced_here(draft, colors),
     )
+    is_certain = gain.is_certain and _is_priced_here(draft)
+    return dataclasses.replace(draft, is_certain=is_certain)
 
 
 def _colors(
@@ -320,57 +313,38 @@ def _colors(
     What is kept in float32 after a cut changes what its neighbors cost, so that it is
     cut again.
     """
-    if draft.settings.opt_level in FORCED:
+    is_forced = draft.settings.opt_level in FORCED
+    if is_forced:
         wanted = _forced_problem(draft, variables, problem)
     else:
         wanted = problem_from_prices(draft, variables, draft.settings.tie)
+    both = list(zip(wanted.float32_seconds, wanted.low_seconds, strict=True))
     allowed = variables.of_slots(draft.constraints.allow)
     causes = dict.fromkeys(variables.of_slots(draft.written_slots), Cause.WRITTEN)
     while True:
-        low = _cut(wanted, causes, low_at_ties=draft.settings.opt_level in FORCED)
-        found = islands(problem, low, allowed)
-        if not found:
+        sides = ((0.0, math.inf) if v in causes else s for v, s in enumerate(both))
+        float32_seconds, low_seconds = zip(*sides, strict=True)
+        pinned = Problem(float32_seconds, low_seconds, wanted.casts)
+        low = minimum_cut(pinned, low_at_ties=is_forced)
+        alone = islands(problem, low, allowed)
+        if not alone:
             return low, causes
-        causes |= dict.fromkeys(found, Cause.ISLAND)
+        causes |= dict.fromkeys(alone, Cause.ISLAND)
 
 
-def _cut(
-    problem: Problem, float32: Collection[int], *, low_at_ties: bool
-) -> tuple[bool, ...]:
-    """Return the minimum cut in which some variables are float32."""
-    costs = zip(problem.float32_seconds, problem.low_seconds, strict=True)
-    sides = [(0.0, math.inf) if v in float32 else both for v, both in enumerate(costs)]
-    float32_seconds, low_seconds = zip(*sides, strict=True)
-    pinned = Problem(float32_seconds, low_seconds, problem.casts)
-    return minimum_cut(pinned, low_at_ties=low_at_ties)
+def _is_priced_here(draft: Draft) -> bool:
+    """Return whether nearly all that is low has prices of this very device.
 
-
-def _is_priced_here(draft: Draft, colors: Sequence[bool]) -> bool:
-    """Return whether nearly all that is low is priced by figures of this device."""
-    seconds = draft.prices.float32
-    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(colors) if is_low}
-    elsewhere = sum(seconds[i] for i in low_nodes if not _has_own_figures(draft, i))
-    return elsewhere <= CERTAIN_SHARE * sum(seconds[i] for i in low_nodes)
-
-
-def _has_own_figures(draft: Draft, node: int) -> bool:
-    """Return whether a node's price is of this device, and near what was measured."""
+    Of what is far smaller than anything measured it has none.
+    """
     models, prices = draft.settings.models, draft.prices
-    model = models.get(draft.view.nodes[node].device_type) or models["CPU"]
-    is_own = prices.sources[node] == "learned" or model.profile.device is not None
-    return is_own and max(prices.errors[node]) <= KINDRED
-
-
-def _gain(
-    draft: Draft, variables: Variables, problem: Problem, low: Sequence[bool]
-) -> Gain:
-    """Return the gain of an assignment per step."""
-    seconds = problem.seconds([False] * variables.count) - problem.seconds(low)
-    priced = priced_nodes(draft, variables)
-    low_nodes = (node for node, variable, _, _ in priced if low[variable])
-    casts = ((cast_seconds(term, low), term) for term in problem.casts)
-    error = gain_error(draft.view, draft.prices, low_nodes, casts)
-    return Gain(seconds, error, draft.beside_nodes + sum(draft.prices.float32))
+    elsewhere = 0.0
+    for i in draft.low_nodes:
+        model = models.get(draft.view.nodes[i].device_type) or models["CPU"]
+        is_own = prices.sources[i] == "learned" or model.profile.device is not None
+        if not is_own or max(prices.errors[i]) > KINDRED:
+            elsewhere += prices.float32[i]
+    return elsewhere <= CERTAIN_SHARE * sum(prices.float32[i] for i in draft.low_nodes)
 
 
 def _forced_problem(draft: Draft, variables: Variables, problem: Problem) -> Problem:

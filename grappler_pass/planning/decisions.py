@@ -14,8 +14,8 @@ prices alone (`coloring.Gain`).
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 from absl import logging
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
@@ -47,8 +47,15 @@ def plan_from_draft(draft: Draft) -> Plan:
     call_seconds = seconds_before = seconds_after = 0.0
     if prices is not None:
         call_seconds = settings.models["CPU"].profile.call_seconds
+        low_nodes = draft.low_nodes
         seconds_before = draft.beside_nodes + sum(prices.float32)
-        seconds_after = draft.beside_nodes + _seconds_of_nodes(draft, cast_seconds)
+        seconds_after = draft.beside_nodes + sum(
+            (low if node in low_nodes and low is not None else float32)
+            + cast_seconds.get(node, 0.0)
+            for node, (float32, low) in enumerate(
+                zip(prices.float32, prices.low, strict=True)
+            )
+        )
     before, after = _peaks(draft)
     others = _other_seconds(draft)
     return Plan(
@@ -81,17 +88,19 @@ def plan_from_draft(draft: Draft) -> Plan:
 
 def _guessed(draft: Draft) -> str:
     """Say which sizes are guesses, if a product is priced with an unknown one."""
-    slots, view = draft.slots, draft.view
+    slots, view, shapes = draft.slots, draft.view, draft.shapes
+
+    def is_open(shape: Shape | None) -> bool:
+        return shape is None or None in shape
+
     products = (_shape(draft, slots.node_of[s], s) for s in draft.constraints.allow)
-    if draft.shapes is None or not any(map(_is_open, products)):
+    if shapes is None or not any(map(is_open, products)):
         return ""
-    inputs = {
-        node.name: known_shape(draft.shapes, view, Port(node.index, 0))
+    names = [
+        f"{node.name} {shape_text(shape)}"
         for node in view.nodes
         if node.op in INPUT_OPS and slots.output_dtype(node.index, 0) != DT_RESOURCE
-    }
-    names = [
-        f"{n} {shape_text(shape)}" for n, shape in inputs.items() if _is_open(shape)
+        if is_open(shape := known_shape(shapes, view, Port(node.index, 0)))
     ]
     return (
         f"Sizes that are not known count as {UNKNOWN_BATCH} where they come first, as "
@@ -99,10 +108,6 @@ def _guessed(draft: Draft) -> str:
         "--batch N sets the first ones of a SavedModel's inputs, a TensorSpec those of "
         "a function's."
     )
-
-
-def _is_open(shape: Shape | None) -> bool:
-    return shape is None or None in shape
 
 
 def _peaks(draft: Draft) -> tuple[Peak, Peak]:
@@ -120,17 +125,6 @@ def _peaks(draft: Draft) -> tuple[Peak, Peak]:
     return peak_of(given), peak_of(draft)
 
 
-def _seconds_of_nodes(draft: Draft, cast_seconds: Mapping[int, float]) -> float:
-    """Return the seconds of all nodes under the plan with their casts."""
-    low_nodes = draft.low_nodes
-    both = zip(draft.prices.float32, draft.prices.low, strict=True)
-    return sum(
-        (low if node in low_nodes and low is not None else float32)
-        + cast_seconds.get(node, 0.0)
-        for node, (float32, low) in enumerate(both)
-    )
-
-
 def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
     """Charge each cast to the low node it is made for.
 
@@ -138,12 +132,11 @@ def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
     """
     seconds: dict[int, float] = {}
     for conversion in draft.casts.conversions:
-        if not conversion.is_cast:
-            continue
-        up = conversion.target_dtype == FLOAT32
-        node = conversion.port.node if up else conversion.readers[0].node
-        table = draft.prices.up if up else draft.prices.down
-        seconds[node] = seconds.get(node, 0.0) + table.get(conversion.port, 0.0)
+        if conversion.is_cast:
+            up = conversion.target_dtype == FLOAT32
+            node = conversion.port.node if up else conversion.readers[0].node
+            table = draft.prices.up if up else draft.prices.down
+            seconds[node] = seconds.get(node, 0.0) + table.get(conversion.port, 0.0)
     return seconds
 
 
@@ -163,73 +156,64 @@ def _other_seconds(draft: Draft) -> Sequence[float | None]:
 def _decision(
     draft: Draft,
     slot: int,
-    cast_seconds: Mapping[int, float],
+    cast_seconds_of: Mapping[int, float],
     other_seconds: float | None,
 ) -> Decision:
-    slots = draft.slots
+    slots, prices = draft.slots, draft.prices
     node = slots.node_of[slot]
-    is_low = draft.low[slot]
-    own = DTYPE_NAMES[slots.dtypes[slot]]
-    dtype = draft.settings.low_dtype if is_low else own
     first = slots.slots_of[node][0] == slot
-    priced = draft.prices is not None and first
+    float32 = 0.0 if prices is None else prices.float32[node]
+    low = None if prices is None else prices.low[node]
+    saved = 0.0 if low is None else float32 - low
+    cast_seconds = cast_seconds_of.get(node, 0.0)
+    reason = draft.constraints.reasons[slot]
+    if draft.constraints.eligible[slot]:
+        if not draft.low[slot]:
+            cause = draft.fallback[slot] or Cause.COST
+            if cause is Cause.COST and saved > 0.0:
+                cause = Cause.CASTS
+        elif draft.recalled is not None:
+            cause = Cause.RESUMED_LOW
+        elif draft.settings.opt_level in FORCED:
+            cause = Cause.FORCED
+        elif saved > cast_seconds:
+            cause = Cause.GAIN
+        else:
+            is_held = other_seconds is not None and other_seconds > 0.0
+            cause = Cause.NEIGHBORS if is_held else Cause.MEMORY
+        reason = Reason(cause, reason.detail)
+    own = DTYPE_NAMES[slots.dtypes[slot]]
+    # A node is priced once, in the row of its first slot.
+    priced = prices is not None and first
     return Decision(
         slot=slots.slots[slot],
         op=draft.view.nodes[node].op,
-        dtype=dtype,
-        reason=_reason(draft, slot, cast_seconds.get(node, 0.0), other_seconds),
-        seconds_float32=draft.prices.float32[node] if priced else 0.0,
-        seconds_low=draft.prices.low[node] if priced else None,
-        cast_seconds=cast_seconds.get(node, 0.0) if first else 0.0,
+        dtype=draft.settings.low_dtype if draft.low[slot] else own,
+        reason=reason,
+        seconds_float32=float32 if priced else 0.0,
+        seconds_low=low if priced else None,
+        cast_seconds=cast_seconds if first else 0.0,
         other_seconds=other_seconds,
         shape=_shape(draft, node, slot),
-        source=draft.prices.sources[node] if priced else "",
-        error=max(draft.prices.errors[node]) if priced else 0.0,
+        source=prices.sources[node] if priced else "",
+        error=max(prices.errors[node]) if priced else 0.0,
     )
-
-
-def _reason(
-    draft: Draft, slot: int, cast_seconds: float, other_seconds: float | None
-) -> Reason:
-    constraints = draft.constraints
-    given = constraints.reasons[slot]
-    if not constraints.eligible[slot]:
-        return given
-    if not draft.low[slot]:
-        cause = draft.fallback[slot] or Cause.COST
-        if cause is Cause.COST and _saved(draft, slot) > 0.0:
-            cause = Cause.CASTS
-        return Reason(cause, given.detail)
-    if draft.recalled is not None:
-        return Reason(Cause.RESUMED_LOW, given.detail)
-    if draft.settings.opt_level in FORCED:
-        return Reason(Cause.FORCED, given.detail)
-    if _saved(draft, slot) > cast_seconds:
-        return Reason(Cause.GAIN, given.detail)
-    is_held = other_seconds is not None and other_seconds > 0.0
-    return Reason(Cause.NEIGHBORS if is_held else Cause.MEMORY, given.detail)
-
-
-def _saved(draft: Draft, slot: int) -> float:
-    """Return the seconds that a slot's node saves in 16 bits, without casts."""
-    if draft.prices is None:
-        return 0.0
-    node = draft.slots.node_of[slot]
-    low = draft.prices.low[node]
-    return 0.0 if low is None else draft.prices.float32[node] - low
 
 
 def _shape(draft: Draft, node: int, slot: int) -> Shape | None:
     """Return the shape of the first port that the slot governs, outputs first."""
+    slots = draft.slots
     if draft.shapes is None:
         return None
-    for output in range(draft.slots.output_count(node)):
-        if draft.slots.output_slot(node, output) == slot:
-            return known_shape(draft.shapes, draft.view, Port(node, output))
-    for position, port in enumerate(draft.view.nodes[node].inputs):
-        if draft.slots.input_slot(node, position) == slot:
-            return known_shape(draft.shapes, draft.view, port)
-    return None
+    made = (Port(node, output) for output in range(slots.output_count(node)))
+    governed = (port for port in made if slots.output_slot(*port) == slot)
+    read = (
+        port
+        for position, port in enumerate(draft.view.nodes[node].inputs)
+        if slots.input_slot(node, position) == slot
+    )
+    port = next(itertools.chain(governed, read), None)
+    return None if port is None else known_shape(draft.shapes, draft.view, port)
 
 
 class UnaskedSteps:
@@ -246,7 +230,17 @@ def recall(draft: Draft) -> Draft:
     low = None if memory is None else memory.recall(draft)
     if low is None:
         return draft
-    if not _fits(draft, low):
+    # Only eligible slots are low, and tied ones alike.
+    of_slot = Variables.from_constraints(draft.constraints).of_slot
+    colors = {FLOAT32_SIDE: False}
+    if (
+        len(of_slot) != len(low)
+        or any(low[slot] for slot in draft.written_slots)
+        or any(
+            colors.setdefault(variable, is_low) != is_low
+            for variable, is_low in zip(of_slot, low, strict=True)
+        )
+    ):
         logging.log_first_n(
             logging.WARNING,
             "The plan stored for graph %r does not fit it; it is planned anew.",
@@ -264,18 +258,6 @@ def keep(draft: Draft) -> Draft:
     return draft
 
 
-def _fits(draft: Draft, low: Sequence[bool]) -> bool:
-    """Return whether only eligible slots are low, and tied ones alike."""
-    of_slot = Variables.from_constraints(draft.constraints).of_slot
-    if len(of_slot) != len(low) or any(low[slot] for slot in draft.written_slots):
-        return False
-    colors: dict[int, bool] = {}
-    return all(
-        colors.setdefault(variable, is_low) == is_low if variable >= 0 else not is_low
-        for variable, is_low in zip(of_slot, low, strict=True)
-    )
-
-
 def tried(draft: Draft) -> Draft:
     """Withdraw a plan whose graph is not known, or predicted, to be faster."""
     own_steps = draft.settings.own_steps
@@ -283,7 +265,12 @@ def tried(draft: Draft) -> Draft:
         return draft
     if draft.rewritten is draft.given or draft.recalled is not None:
         return draft
-    decided = functools.partial(_keep_decided, draft)
+    planned = draft
+
+    def decided(is_faster: bool) -> None:
+        """Have remembered how the graph has come out in the end."""
+        keep(planned if is_faster else withdrawn(planned, Cause.TRIAL))
+
     outcome = own_steps.outcome(trial_from_draft(draft), decided)
     match outcome:
         case Outcome.SLOWER:
@@ -303,14 +290,21 @@ def tried(draft: Draft) -> Draft:
     return dataclasses.replace(draft, plan=plan)
 
 
-def _keep_decided(draft: Draft, is_faster: bool) -> None:
-    """Have remembered how a graph has come out in the end."""
-    keep(draft if is_faster else withdrawn(draft, Cause.TRIAL))
-
-
 def trial_from_draft(draft: Draft) -> Trial:
     """Return the graphs of a draft that has passed all stages before this one."""
-    plan = draft.plan
+    plan, settings = draft.plan, draft.settings
+    prices: dict[str, NodePrices] = {}
+    # Of what a compiler fuses, nothing is known node by node.
+    for i in sorted(() if settings.fuses else draft.low_nodes):
+        node, call = draft.view.nodes[i], draft.prices.calls[i]
+        if call is None:
+            continue
+        model = settings.models.get(node.device_type) or settings.models["CPU"]
+        float32 = model.expected(call, "float32")
+        low = model.expected(call, settings.low_dtype)
+        if float32 is not None and low is not None:
+            key = f"{node.name}:{node.op}"
+            prices[key] = NodePrices(node.device_type, float32, low)
     return Trial(
         before=draft.given,
         after=draft.rewritten,
@@ -322,25 +316,8 @@ def trial_from_draft(draft: Draft) -> Trial:
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         is_certain=draft.is_certain,
         is_sure=draft.is_sure,
-        prices=dict(_expected_prices(draft)),
+        prices=prices,
     )
-
-
-def _expected_prices(draft: Draft) -> Iterator[tuple[str, NodePrices]]:
-    """Yield what the profile predicts of the nodes in 16 bits, by "name:op".
-
-    Of what a compiler fuses, nothing is known node by node.
-    """
-    settings = draft.settings
-    for i in sorted(() if settings.fuses else draft.low_nodes):
-        node, call = draft.view.nodes[i], draft.prices.calls[i]
-        if call is None:
-            continue
-        model = settings.models.get(node.device_type) or settings.models["CPU"]
-        float32 = model.expected(call, "float32")
-        low = model.expected(call, settings.low_dtype)
-        if float32 is not None and low is not None:
-            yield f"{node.name}:{node.op}", NodePrices(node.device_type, float32, low)
 
 
 def withdrawn(draft: Draft, reason: Cause) -> Draft:

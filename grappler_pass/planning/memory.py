@@ -29,6 +29,7 @@ from grappler_pass.planning.draft import Conversion, Draft
 _WEIGHTS = (
     table.CONSTANT_OPS | table.INPUT_OPS | table.VARIABLE_OPS | {"ReadVariableOp"}
 )
+_READS = table.REF_VARIABLE_OPS | {"ReadVariableOp"}
 # What these write is what they read, or a part of it: output i of input i for
 # IdentityN, else of the first.
 _VIEWS = (
@@ -112,15 +113,28 @@ class _Liveness:
                 end = self._last if node.op in table.RESULT_OPS else moment
                 buffer.death = max(buffer.death, end)
         outputs = range(self._slots.output_count(node.index))
-        if self._is_of_variables(node):
+        varying = {
+            port
+            for port in node.inputs
+            if self._view.nodes[port.node].op not in table.CONSTANT_OPS
+        }
+        # What depends on variables alone.
+        if node.op in _READS or (varying and varying <= self._of_variables):
             self._of_variables.update(Port(node.index, output) for output in outputs)
         if node.op in _WEIGHTS:
             return
         end = self._last if node.name in self._view.item.fetch else moment
         for output in outputs:
             self._write(node, output, read, end)
-        if node.op in table.PUSHED_INPUT:
-            self._keep(node, read)
+        if node.op not in table.PUSHED_INPUT:
+            return
+        first = read[table.PUSHED_INPUT[node.op]]
+        if first is not None:
+            # A list holds as many elements as the loop pushes, as long as it lives.
+            # What a loop pushes without writing it anew is one tensor, kept once.
+            others = min(self._view.weight(node.index), first.runs) - 1.0
+            buffer = self._new(int(first.size * others), moment, moment, node.index)
+            self._kept.append((first, buffer, read[0]))
 
     def peak(self) -> Peak:
         """Return the most bytes, once every node has run."""
@@ -131,7 +145,12 @@ class _Liveness:
         for buffer in self._buffers:
             born[buffer.birth] += buffer.size
             dying[buffer.death] += buffer.size
-        reused = {moment: self._reused(moment) for moment in self._reusable}
+        # What is written over a tensor of its size without another reader.
+        reused = {
+            moment: size
+            for moment, (read, size) in self._reusable.items()
+            if any(b is not None and (b.death, b.size) == (moment, size) for b in read)
+        }
         alive = most = at = 0
         for moment in range(self._last + 1):
             alive += born[moment]
@@ -140,17 +159,6 @@ class _Liveness:
             alive -= dying[moment]
         weights = (b for b in self._buffers if b.is_weight and b.birth <= at <= b.death)
         return Peak(most, sum(buffer.size for buffer in weights))
-
-    def _is_of_variables(self, node: Node) -> bool:
-        """Return whether what a node writes hangs on variables alone."""
-        if node.op in table.REF_VARIABLE_OPS or node.op == "ReadVariableOp":
-            return True
-        varying = [
-            port
-            for port in node.inputs
-            if self._view.nodes[port.node].op not in table.CONSTANT_OPS
-        ]
-        return bool(varying) and self._of_variables.issuperset(varying)
 
     def _read(self, node: Node, position: int) -> _Buffer | None:
         """Return the buffer of an input; None for a weight's, or around a loop."""
@@ -193,8 +201,11 @@ class _Liveness:
                 seen.death = max(seen.death, end)
             self._of_port[port] = seen
             return
-        spread = node.op in _SPREADS
-        size = self._bytes(node.inputs[0] if spread else port)
+        source = node.inputs[0] if node.op in _SPREADS else port
+        slot = self._slots.output_slot(*source)
+        is_low = slot != NO_SLOT and self._draft.low[slot]
+        width = 2 if is_low else _bytes_of(self._slots.output_dtype(*source))
+        size = width * self._elements(source) if width else 0
         moment = self._written_at[node.index]
         self._of_port[port] = self._new(size, moment, end, node.index)
         if node.op in _REUSES:
@@ -205,33 +216,9 @@ class _Liveness:
         self._buffers.append(buffer)
         return buffer
 
-    def _keep(self, node: Node, read: Sequence[_Buffer | None]) -> None:
-        """Hold as many elements as the loop pushes, as long as the list lives."""
-        first = read[table.PUSHED_INPUT[node.op]]
-        if first is None:
-            return
-        # What a loop pushes without writing it anew is one tensor, kept once.
-        others = min(self._view.weight(node.index), first.runs) - 1.0
-        moment = self._written_at[node.index]
-        size = int(first.size * others)
-        buffer = self._new(size, moment, moment, node.index)
-        self._kept.append((first, buffer, read[0]))
-
-    def _reused(self, moment: int) -> int:
-        """Return the bytes that are written over tensors without another reader."""
-        read, size = self._reusable[moment]
-        last = (b for b in read if b is not None and b.death == moment)
-        return size if any(buffer.size == size for buffer in last) else 0
-
     def _elements(self, port: Port) -> int:
         shape = known_shape(self._draft.shapes, self._view, port)
         return TensorSpec(shape, "").elements
-
-    def _bytes(self, port: Port) -> int:
-        slot = self._slots.output_slot(*port)
-        is_low = slot != NO_SLOT and self._draft.low[slot]
-        size = 2 if is_low else _bytes_of(self._slots.output_dtype(*port))
-        return size * self._elements(port) if size else 0
 
 
 def _bytes_of(dtype: int) -> int:

@@ -71,24 +71,18 @@ class Decision:
     @property
     def why(self) -> str:
         """Return the reason as a sentence, with the figure that decided."""
-        cause, detail = self.reason
-        figure = self._figure_text()
-        sentence = f"{cause.value} ({figure})" if figure else cause.value
-        return f"{sentence}: {detail}" if detail else sentence
-
-    def _figure_text(self) -> str:
-        """Say what the other type would take, where the row's times do not show it."""
-        other = _OTHER_TYPES.get(self.reason.cause)
-        if other is None or self.other_seconds is None:
-            return ""
-        more = self.other_seconds * _MILLI
-        if self.reason.cause is not Cause.MEMORY:
+        (cause, detail), sentence = self.reason, self.reason.cause.value
+        other, more = _OTHER_TYPES.get(cause), self.other_seconds
+        # Where the row's times do not show it.
+        if other is not None and more is not None:
             # A cut is exact but for the rounding of its seconds.
-            more = max(more, 0.0)
-        taken = "as long"
-        if more:
-            taken = f"{abs(more):.3g} ms {'more' if more > 0.0 else 'less'}"
-        return f"{other} here alone would take {taken}, casts included"
+            more = more if cause is Cause.MEMORY else max(more, 0.0)
+            taken = "as long"
+            if more:
+                sign = "more" if more > 0.0 else "less"
+                taken = f"{abs(more * _MILLI):.3g} ms {sign}"
+            sentence += f" ({other} here alone would take {taken}, casts included)"
+        return f"{sentence}: {detail}" if detail else sentence
 
     @property
     def gain_seconds(self) -> float:
@@ -287,6 +281,8 @@ class Plan:
             d.reason.cause.name.lower() for d in self.decisions if not d.is_low
         )
         kept = ", ".join(f"{name} {n}" for name, n in causes.most_common(3))
+        rules = Counter(each.rule for each in (*self.fusions, *self.traced_fusions))
+        fused = ", ".join(f"{rule} {count}" for rule, count in rules.items())
         return (
             f"{self.graph or 'graph'}: {low} of {len(self.decisions)} float type "
             f"attributes to {self.low_dtype} ({self.opt_level}, "
@@ -294,26 +290,22 @@ class Plan:
             f"{self.casts_removed} removed; predicted step "
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
             f"ms ({self.speedup_text}){self._memory_text()}; "
-            f"kept: {kept or 'nothing'}{self._fusions_text()}"
+            f"kept: {kept or 'nothing'}{fused and f'; fused: {fused}'}"
             f"{self.outcome and f'; {self.outcome}'}"
             f"{self.unchecked and f'; {self.unchecked}'}"
         )
 
-    def _fusions_text(self) -> str:
-        fusions = (*self.fusions, *self.traced_fusions)
-        rules = Counter(fusion.rule for fusion in fusions)
-        counts = ", ".join(f"{rule} {count}" for rule, count in rules.items())
-        return f"; fused: {counts}" if counts else ""
-
     def _memory_text(self) -> str:
         if not self.peak_bytes_before:
             return ""
-        before = _mebibytes(self.peak_bytes_before)
-        after = _mebibytes(self.peak_bytes_after)
-        weights = _mebibytes(self.weight_bytes_after)
-        of_it = f", {weights} of it weights in {self.low_dtype}"
+        sizes = (self.peak_bytes_before, self.peak_bytes_after, self.weight_bytes_after)
+        before, after, weights = (
+            f"{count:.3g}" if count < 1000 else f"{count:.0f}"
+            for count in (size / _MEBI for size in sizes)
+        )
         is_much = self.weight_bytes_after > _NAMED_SHARE * self.peak_bytes_after
-        return f", activations {before} -> {after} MiB{of_it * is_much}"
+        of_it = f", {weights} of it weights in {self.low_dtype}" if is_much else ""
+        return f", activations {before} -> {after} MiB{of_it}"
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
@@ -363,11 +355,6 @@ class Plan:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2f}x" if ratio < 10.0 else f"{ratio:.0f}x"
-
-
-def _mebibytes(count: int) -> str:
-    mebi = count / _MEBI
-    return f"{mebi:.3g}" if mebi < 1000 else f"{mebi:.0f}"
 
 
 def shape_text(shape: tuple[int | None, ...] | None) -> str:

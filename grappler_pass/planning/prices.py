@@ -145,7 +145,9 @@ class Pricer:
             low = self.price(node, self._low_dtype)
         for port in self._view.output_ports(node.index):
             if self._slots.output_slot(*port) in eligible:
-                self._price_up(port)
+                price = self.cast_price(port, self._low_dtype, "float32")
+                price = self._noted(port, self._parted(port, price, "float32"))
+                self._up[port] = price.seconds * self._view.weight(node.index)
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
@@ -228,7 +230,14 @@ class Pricer:
         view = self._view
         before = view.nodes[node.inputs[position].node]
         readers = view.readers(Port(before.index, 0))
-        if any(r.node != node.index and self._is_needed(r.node) for r in readers):
+        # What nothing reads or awaits, and no caller relies on, does not count.
+        if any(
+            view.output_ports(reader.node)
+            or view.control_readers(reader.node)
+            or view.nodes[reader.node].name in view.item.untouchable
+            for reader in readers
+            if reader.node != node.index
+        ):
             return False
         if node.op == "BiasAdd":
             return before.op in PRODUCT_OPS and REWRITTEN in node.proto.attr
@@ -239,12 +248,6 @@ class Pricer:
         shapes = {self.spec(port).shape for port in node.inputs}
         return before.op == "BiasAdd" and len(shapes) == 1 and None not in shapes
 
-    def _is_needed(self, node: int) -> bool:
-        """Return whether anything reads or awaits a node, or a caller relies on it."""
-        view = self._view
-        is_read = view.output_ports(node) or view.control_readers(node)
-        return bool(is_read) or view.nodes[node].name in view.item.untouchable
-
     def _parted(self, port: Port, price: Price, dtype: str) -> Price:
         """Add to a cast what its reader takes that is fused without the cast."""
         for reader in self._view.readers(port):
@@ -252,11 +255,6 @@ class Pricer:
                 alone = self.price(self._view.nodes[reader.node], dtype)
                 price = price._replace(seconds=price.seconds + alone.seconds)
         return price
-
-    def _price_up(self, port: Port) -> None:
-        price = self.cast_price(port, self._low_dtype, "float32")
-        price = self._noted(port, self._parted(port, price, "float32"))
-        self._up[port] = price.seconds * self._view.weight(port.node)
 
     def _price_down(self, port: Port) -> None:
         """Price the cast of a tensor; of equal reads the first is charged the most."""
@@ -269,18 +267,15 @@ class Pricer:
         is_free = is_free_down(self._view, self._reads, port, low_dtype)
         if is_free or port in self._kept:
             price = price._replace(seconds=0.0)
-        seconds = price.seconds * sum(map(self._view.weight, self._casters(port)))
+        # A cast runs as often as its source, one behind a late reader as often as that.
+        hoist = self._reads.hoists.get(port)
+        outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
+        late, readers = self._reads.refs.late, self._view.readers(port)
+        casters = {r.node if r in late else outside for r in readers} or {outside}
+        seconds = price.seconds * sum(map(self._view.weight, casters))
         for each in (port, self._reads.canonical.get(port, port)):
             self._noted(each, price)
             self._down[each] = max(seconds, self._down.get(each, 0.0))
-
-    def _casters(self, port: Port) -> set[int]:
-        """Return the nodes that casts of a tensor run as often as, one for each."""
-        hoist = self._reads.hoists.get(port)
-        outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
-        late = self._reads.refs.late
-        readers = self._view.readers(port)
-        return {r.node if r in late else outside for r in readers} or {outside}
 
     def cast_price(self, port: Port, source: str, target: str) -> Price:
         """Return the price of one cast of a tensor from a dtype to another."""
@@ -391,7 +386,11 @@ class FusingPricer(Pricer):
         price = model.price(self.call(node), "float32" if widened else dtype)
         moved = sum(spec.bytes_as(dtype) for spec in self._shared_with_kernels(node))
         if widened:
-            moved += self._widened_bytes(node)
+            # What it reads is widened, and its results are narrowed. Where an end is
+            # fused that is part of a kernel, but takes its time all the same.
+            per_element = DTYPE_BYTES["float32"] + DTYPE_BYTES[self._low_dtype]
+            floats = (spec for spec in self._tensors(node) if spec.dtype == "float32")
+            moved += per_element * sum(spec.elements for spec in floats)
         # The bandwidth that generated code reaches, whatever the type.
         bandwidth = model.profile.roofline.bytes_per_second["float32"]
         seconds = price.seconds + moved / bandwidth
@@ -432,15 +431,6 @@ class FusingPricer(Pricer):
         yield from map(self.spec, node.inputs)
         for output in range(self._slots.output_count(node.index)):
             yield self.spec(Port(node.index, output))
-
-    def _widened_bytes(self, node: Node) -> int:
-        """Return the traffic of widening what a node reads and narrowing its results.
-
-        Where an end is fused that is part of a kernel, but takes its time all the same.
-        """
-        per_element = DTYPE_BYTES["float32"] + DTYPE_BYTES[self._low_dtype]
-        floats = (spec for spec in self._tensors(node) if spec.dtype == "float32")
-        return per_element * sum(spec.elements for spec in floats)
 
     def _outside_readers(self, port: Port) -> list[int]:
         """Return the readers that need a tensor in memory, in node order."""

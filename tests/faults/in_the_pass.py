@@ -45,8 +45,8 @@ _OF_CASTS = (
     Fault(
         "A cast to 16 bits cuts digits off instead of rounding.",
         "grappler_pass/eligibility/fused_ops.py",
-        'cast.attr["Truncate"].b = False',
-        'cast.attr["Truncate"].b = True',
+        '"Truncate": False}',
+        '"Truncate": True}',
         (_COLORING, _REWRITING),
     ),
     Fault(
@@ -96,15 +96,15 @@ _OF_ELIGIBILITY = (
     Fault(
         "An op on the deny list goes to 16 bits.",
         _RULES,
-        "    if uses_lists and place.list_name == DENY:\n",
-        "    if uses_lists and op == DENY:\n",
+        "    if case.uses_lists and place.list_name == DENY:\n",
+        "    if case.uses_lists and node.op == DENY:\n",
         (_CASES,),
     ),
     Fault(
         "An infer op behind a denied one goes to 16 bits.",
         _RULES,
-        "    _deny_taint,\n    _escaping,\n",
-        "    _escaping,\n",
+        "    _walk(Cause.DENY_TAINT, _deny_taint, of_lists=True),\n",
+        "",
         (_CASES,),
     ),
     Fault(
@@ -117,15 +117,15 @@ _OF_ELIGIBILITY = (
     Fault(
         "The arithmetic of an optimizer goes to 16 bits.",
         _RULES,
-        "    _state_updates,\n    _fixed_and_listed,\n",
-        "    _fixed_and_listed,\n",
+        "lambda c: state_update_region(c.view, c.lists)",
+        "lambda c: ()",
         (_CASES,),
     ),
     Fault(
         "What comes behind the unscaling of gradients goes to 16 bits.",
         _RULES,
-        "    _behind_barriers,\n    _behind_loss_scales,\n",
-        "    _behind_loss_scales,\n",
+        "lambda c: behind_barriers(c.view)",
+        "lambda c: ()",
         (_CASES,),
     ),
     Fault(
@@ -144,21 +144,21 @@ _OF_ELIGIBILITY = (
     ),
     Fault(
         "A whole number on its way to an index passes through 16 bits.",
-        f"{_ELIGIBILITY}/exactness.py",
+        f"{_ELIGIBILITY}/regions.py",
         "                to_integer += own\n",
         "                pass\n",
         (_CASES,),
     ),
     Fault(
         "A random draw is compared in 16 bits.",
-        f"{_ELIGIBILITY}/exactness.py",
+        f"{_ELIGIBILITY}/regions.py",
         "            magnified += own\n",
         "            pass\n",
         (_CASES,),
     ),
     Fault(
         "A constant of -1e9 becomes infinite in float16.",
-        f"{_ELIGIBILITY}/exactness.py",
+        f"{_ELIGIBILITY}/regions.py",
         "            large.append(own[0])\n",
         "            pass\n",
         (_CASES,),
@@ -180,8 +180,8 @@ _OF_ELIGIBILITY = (
     Fault(
         "The two ends of a reserve space of cuDNN have different types.",
         _TIES,
-        "            join(ends[0], slot)\n",
-        "            pass\n",
+        "        pairs += floats((ends[0], slot) for slot in ends)\n",
+        "        pass\n",
         (_CASES,),
     ),
     Fault(
@@ -194,8 +194,8 @@ _OF_ELIGIBILITY = (
     Fault(
         "A float16 kernel of a CPU is chosen for a layout that it refuses.",
         f"{_ELIGIBILITY}/known_wrong.py",
-        "    return op in _PLAIN_ONLY and not _is_plain(proto)\n",
-        "    return False\n",
+        "    if not ends_in_channels(proto):\n        return True\n",
+        "",
         (f"{_PASS}/eligibility/test_fused_half.py",),
     ),
 )
@@ -240,8 +240,8 @@ _OF_KERNELS = (
     Fault(
         "A kernel known to be wrong for rows from 64 values on is used at 64.",
         "grappler_pass/eligibility/known_wrong.py",
-        "return _divides(32, row) and _above(row, 63) and _below(c.depth, 32)",
-        "return _divides(32, row) and _above(row, 64) and _below(c.depth, 32)",
+        "return is_whole and _above(row, 63) and _below(depth, 32)",
+        "return is_whole and _above(row, 64) and _below(depth, 32)",
         (f"{_PASS}/eligibility/test_known_wrong.py",),
     ),
     Fault(
@@ -414,8 +414,8 @@ _OF_THE_HOST = (
     Fault(
         "A plan names its costs as the reason of what rounding harms.",
         "grappler_pass/planning/decisions.py",
-        "    if not constraints.eligible[slot]:\n        return given\n",
-        "",
+        "    if draft.constraints.eligible[slot]:\n",
+        "    if draft.fallback:\n",
         (f"{_PASS}/planning/test_golden_plans.py", f"{_PASS}/planning/test_trying.py"),
     ),
     Fault(

@@ -66,7 +66,7 @@ def test_sizes_are_those_of_the_convolution_that_a_gradient_belongs_to() -> None
     assert sizes.role is Role.INPUT_GRADIENT
     assert (sizes.image, sizes.window, sizes.result) == ((9, 8), (3, 3), (9, 8))
     assert (sizes.batch, sizes.channels_in, sizes.channels_out) == (2, 5, 7)
-    assert sizes.padded == (1, 1)
+    assert (sizes.padded(0), sizes.padded(1)) == (1, 1)
 
 
 @pytest.mark.parametrize(
