@@ -11,7 +11,8 @@ A node's comment is its color: L (may be in 16 bits), F, or one for each type at
 Before the nodes stand settings: `on` names a graph of `tests.small_graphs` that comes
 first, or text of the same file (`:= NAME`); `between: NODE` has the nodes between two
 products of which the second reads NODE, `behind: NODE` behind the last product;
-`fetch`, `feed`, `dtype` (bfloat16), `level` (O1), `exclude`. `also` says more of what
+`fetch`, `feed`, `dtype` (bfloat16), `level` (O1), `exclude`, `lists` (edits of the op
+lists: `+clear:Log -infer:Log`). `also` says more of what
 was not commented, divided by semicolons; `tied` and `untied` name nodes of which each
 agrees with the first, or does not; `alone` a fused node of which only the product may
 be in 16 bits; `ties: 0` says that nothing is tied. `each: A B = 1 : x | 2 : y` makes a
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 import pytest
 
+from grappler_pass.graph.op_lists import OpLists
 from tests import small_graphs
 from tests.coloring import Colored, color
 
@@ -121,11 +123,18 @@ def cases() -> Iterator[object]:
 def test_a_graph_is_colored_as_its_case_says(case: Case) -> None:
     settings = case.settings
     fetched = ["fetch"] if re.search(r"^fetch = ", case.graph, re.MULTILINE) else []
+    low_dtype = settings.get("dtype", "bfloat16")
+    edits: dict[str, dict[str, list[str]]] = {"+": {}, "-": {}}
+    for word in settings.get("lists", "").split():
+        name, _, op = word[1:].partition(":")
+        edits[word[0]].setdefault(name, []).append(op)
+    lists = OpLists.for_dtype(low_dtype).edited(add=edits["+"], remove=edits["-"])
     colored = color(
         case.graph.replace("@GPU", "@/device:ABSENT_GPU:0"),
         fetch=settings.get("fetch", " ".join(fetched)),
         feed=settings.get("feed", ""),
-        low_dtype=settings.get("dtype", "bfloat16"),
+        low_dtype=low_dtype,
+        lists=lists,
         opt_level=settings.get("level", "O1"),
         exclude=tuple(settings.get("exclude", "").split()),
     )

@@ -4,36 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.planning.plan import Cause
-from tests.coloring import color
 from tests.forking import run_forked
-from tests.small_graphs import CHAIN
-
-LOGARITHM = f"""{CHAIN}
-    act = Sigmoid(allow1)
-    log = Log(act)
-    fetch = Identity(log)
-"""
-
-
-def test_an_op_that_the_user_frees_goes_low_where_rounding_harms() -> None:
-    assert color(LOGARITHM, fetch="fetch").colors("act log") == "F F"
-    lists = OpLists.for_dtype("bfloat16").edited(
-        add={"clear": ["Log"]}, remove={"infer": ["Log"]}
-    )
-    freed = color(LOGARITHM, fetch="fetch", lists=lists)
-    # What it reads is rounded for it, and so may be rounded before.
-    assert freed.colors("act log") == "L L"
-
-
-def test_an_op_that_the_user_denies_is_not_freed() -> None:
-    lists = OpLists.for_dtype("bfloat16").edited(
-        add={"deny": ["Sigmoid"]}, remove={"infer": ["Sigmoid"]}
-    )
-    assert lists.freed == frozenset()
-    assert color(LOGARITHM, fetch="fetch", lists=lists).cause("act") is Cause.DENY
-
 
 PROGRAM = """
 import tensorflow as tf, tf_amp

@@ -55,17 +55,49 @@ def test_the_cut_costs_what_brute_force_finds(block: int) -> None:
         assert problem.seconds(minimum_cut(problem, low_at_ties=True)) == best, seed
 
 
-def test_a_tie_goes_to_float32() -> None:
-    problem = Problem([1.0, 2.0], [2.0, 1.0], [CastTerm(0, frozenset({1}), 1.0, 1.0)])
-    assert minimum_cut(problem) == (False, False)
-    assert minimum_cut(problem, low_at_ties=True) == (True, True)
+ONE_CAST = CastTerm(0, frozenset({1}), 1.0, 1.0)
+DEAR_CAST = CastTerm(0, frozenset({1}), 1e6, 1e6)
+AT_FLOAT32 = CastTerm(FLOAT32_SIDE, frozenset({1}), 1.0, 1.0)
 
 
-def test_a_side_that_takes_infinitely_long_is_not_chosen() -> None:
-    term = CastTerm(0, frozenset({1}), 1e6, 1e6)
-    problem = Problem([math.inf, 0.0, 0.0], [0.0, math.inf, 0.0], [term])
-    assert minimum_cut(problem) == (True, False, False)
-    assert minimum_cut(problem, low_at_ties=True) == (True, False, True)
+@pytest.mark.parametrize(
+    ("problem", "low", "low_at_ties"),
+    [
+        (Problem([], [], []), (), ()),
+        (Problem([1.0, 2.0], [2.0, 1.0], [ONE_CAST]), (False, False), (True, True)),
+        # A side that takes infinitely long is not chosen.
+        (
+            Problem([math.inf, 0.0, 0.0], [0.0, math.inf, 0.0], [DEAR_CAST]),
+            *((True, False, False), (True, False, True)),
+        ),
+        # What must be float32 may read a tensor that is cast for it alone.
+        (
+            Problem([3.0, 0.0], [0.0, math.inf], [ONE_CAST, AT_FLOAT32]),
+            *((True, False), (True, False)),
+        ),
+        # Each of three readers gains 1, their cast costs 2, if it is charged once.
+        (
+            Problem(
+                [1.0] * 3,
+                [0.0] * 3,
+                [CastTerm(FLOAT32_SIDE, frozenset({0, 1, 2}), 2.0, 2.0)],
+            ),
+            *((True, True, True), (True, True, True)),
+        ),
+        # Terms twelve orders of magnitude apart do not overflow.
+        (
+            Problem(
+                [1e3, 1e-9], [0.0, 2e-9], [CastTerm(0, frozenset({1}), 1e-9, 1e-9)]
+            ),
+            *((True, False), (True, True)),
+        ),
+    ],
+)
+def test_the_cut_has_the_smallest_cost_and_ties_go_to_a_side(
+    problem: Problem, low: tuple[bool, ...], low_at_ties: tuple[bool, ...]
+) -> None:
+    assert minimum_cut(problem) == low
+    assert minimum_cut(problem, low_at_ties=True) == low_at_ties
 
 
 def test_a_flip_costs_what_the_whole_assignment_then_costs_more() -> None:
@@ -80,27 +112,6 @@ def test_a_flip_costs_what_the_whole_assignment_then_costs_more() -> None:
         assert min(flips) > -1e-6, seed
 
 
-def test_what_must_be_float32_may_read_a_tensor_that_is_cast_for_it_alone() -> None:
-    casts = [CastTerm(0, frozenset({1}), 1.0, 1.0)]
-    casts.append(CastTerm(FLOAT32_SIDE, frozenset({1}), 1.0, 1.0))
-    problem = Problem([3.0, 0.0], [0.0, math.inf], casts)
-    assert minimum_cut(problem) == (True, False)
-
-
-def test_a_cast_for_three_readers_is_charged_once() -> None:
-    # Each reader gains 1, the shared cast costs 2: worth it only when charged once.
-    term = CastTerm(FLOAT32_SIDE, frozenset({0, 1, 2}), 2.0, 2.0)
-    problem = Problem([1.0] * 3, [0.0] * 3, [term])
-    assert minimum_cut(problem) == (True, True, True)
-    assert problem.seconds((True, True, True)) == 2.0
-
-
-def test_terms_twelve_orders_of_magnitude_apart_do_not_overflow() -> None:
-    term = CastTerm(0, frozenset({1}), 1e-9, 1e-9)
-    problem = Problem([1e3, 1e-9], [0.0, 2e-9], [term])
-    assert minimum_cut(problem)[0]
-
-
 def test_a_hundred_thousand_variables_are_cut_in_seconds() -> None:
     count = 100_000
     casts = [CastTerm(v, frozenset({v + 1}), 0.5, 0.5) for v in range(count - 1)]
@@ -108,10 +119,6 @@ def test_a_hundred_thousand_variables_are_cut_in_seconds() -> None:
     begin = time.process_time()
     assert all(minimum_cut(problem))
     assert time.process_time() - begin < 10.0
-
-
-def test_no_variables_give_an_empty_cut() -> None:
-    assert minimum_cut(Problem([], [], [])) == ()
 
 
 def test_a_low_component_without_an_anchor_is_an_island() -> None:

@@ -15,12 +15,13 @@ from tensorflow.python.client import timeline
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.pipeline import Settings, plan_graph
 from grappler_pass.planning.draft import CastPlan, Draft, plan_casts
 from grappler_pass.planning.memory import peak_of
+from grappler_pass.planning.plan import Plan
 from tests.rewriters import settings_of
 from tests.sketch import sketch
 from tests.text_graph import graph_from_text
@@ -55,78 +56,42 @@ def colored(graph_def: GraphDef, item: Item, low: str) -> Draft:
     )
 
 
-def shapes_of(graph_def: GraphDef) -> Shapes:
-    return shapes_from_graph_def(graph_def)
+shapes_of = shapes_from_graph_def
+ADDED = f"c = Const value=[{','.join('1' * EDGE)}]; a = MatMul(x, w)"
+VIEWED = "a = MatMul(x, w); v = Identity(a); b = MatMul(a, w); c = MatMul(b, w)"
+HALF = TENSOR // 2
 
 
-def square_graph(lines: str) -> GraphDef:
+@pytest.mark.parametrize(
+    ("lines", "low", "feed", "size"),
+    [
+        # A chain holds what is read and what is written.
+        ("a = MatMul(x, w); b = MatMul(a, w); y = MatMul(b, w)", "", "", 2 * TENSOR),
+        # A skipped connection is held to its last reader.
+        (f"{VIEWED}; y = MatMul(a, c)", "", "", 3 * TENSOR),
+        # An activation writes over what nothing else reads.
+        ("a = MatMul(x, w); b = Relu(a); y = Relu(b)", "", "", TENSOR),
+        ("a = MatMul(x, w); b = Relu(a); y = MatMul(a, b)", "", "", 3 * TENSOR),
+        # A view costs nothing and keeps what it looks at.
+        (f"{VIEWED}; y = MatMul(v, c)", "", "", 3 * TENSOR),
+        # Both copies of the two arguments are read by `a`, which writes half a tensor.
+        ("a = MatMul(x, w); b = MatMul(a, a); y = MatMul(b, b)", "", "", 2 * TENSOR),
+        ("a = MatMul(x, w); b = MatMul(a, a); y = MatMul(b, b)", "a b y", "", 3 * HALF),
+        # Before a float32 reader, half a tensor and its copy live side by side.
+        ("a = MatMul(x, w); b = MatMul(a, a); y = MatMul(b, b)", "b", "", 2 * TENSOR),
+        # `a`, its copy for both, and the copy of the argument that `b` reads.
+        ("a = MatMul(x, w); b = MatMul(a, w); y = MatMul(a, b)", "b y", "", 2 * TENSOR),
+        # A constant is copied as the graph runs only if it may be fed.
+        (f"{ADDED}; y = Mul(a, c)", "a y", "", 3 * HALF),
+        (f"{ADDED}; y = Mul(a, c)", "a y", "c", 3 * HALF + 2 * EDGE),
+    ],
+)
+def test_what_is_alive_at_once_is_counted(
+    lines: str, low: str, feed: str, size: int
+) -> None:
     given = f"x = Placeholder shape=[{EDGE},{EDGE}]\nw = Placeholder shape=[8,8]\n"
-    return graph_from_text(given + lines)
-
-
-def test_a_chain_holds_what_is_read_and_what_is_written() -> None:
-    graph = square_graph(
-        """
-        a = MatMul(x, w)
-        b = MatMul(a, w)
-        y = MatMul(b, w)
-        """
-    )
-    assert peak(graph, "y") == 2 * TENSOR
-
-
-def test_a_skipped_connection_is_held_to_its_last_reader() -> None:
-    graph = square_graph(
-        """
-        a = MatMul(x, w)
-        b = MatMul(a, w)
-        c = MatMul(b, w)
-        y = MatMul(a, c)
-        """
-    )
-    assert peak(graph, "y") == 3 * TENSOR
-
-
-def test_an_activation_function_writes_over_what_nobody_else_reads() -> None:
-    graph = square_graph("a = MatMul(x, w)\nb = Relu(a)\ny = Relu(b)")
-    assert peak(graph, "y") == TENSOR
-    shared = square_graph("a = MatMul(x, w)\nb = Relu(a)\ny = MatMul(a, b)")
-    assert peak(shared, "y") == 3 * TENSOR
-
-
-def test_a_view_costs_nothing_and_keeps_what_it_looks_at() -> None:
-    graph = square_graph(
-        """
-        a = MatMul(x, w)
-        view = Identity(a)
-        b = MatMul(a, w)
-        c = MatMul(b, w)
-        y = MatMul(view, c)
-        """
-    )
-    assert peak(graph, "y") == 3 * TENSOR
-
-
-def test_sixteen_bits_halve_and_a_cast_copies() -> None:
-    graph = square_graph("a = MatMul(x, w)\nb = MatMul(a, a)\ny = MatMul(b, b)")
-    # Both copies of the two arguments are read by `a`, which writes half a tensor.
-    assert peak(graph, "y") == 2 * TENSOR
-    assert peak(graph, "y", low="a b y") == 3 * TENSOR // 2
-    # In front of a float32 reader, half a tensor and its copy live side by side.
-    assert peak(graph, "y", low="b") == 2 * TENSOR
-
-
-def test_a_tensor_cast_for_two_readers_is_copied_once() -> None:
-    graph = square_graph("a = MatMul(x, w)\nb = MatMul(a, w)\ny = MatMul(a, b)")
-    # `a`, its copy for both, and the copy of the argument that `b` reads.
-    assert peak(graph, "y", low="b y") == 2 * TENSOR
-
-
-def test_a_constant_is_copied_as_the_graph_runs_only_if_it_may_be_fed() -> None:
-    rows = ",".join(["1"] * EDGE)
-    graph = square_graph(f"c = Const value=[{rows}]\na = MatMul(x, w)\ny = Mul(a, c)")
-    assert peak(graph, "y", low="a y") == 3 * TENSOR // 2
-    assert peak(graph, "y", low="a y", feed="c") == 3 * TENSOR // 2 + 2 * EDGE
+    graph = graph_from_text(given + lines.replace("; ", "\n"))
+    assert peak(graph, "y", low, feed) == size
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -215,12 +180,16 @@ def mlp(batch: int) -> GraphDef:
         return made.graph.as_graph_def()
 
 
+def plan_of(batch: int, level: str) -> Plan:
+    graph = mlp(batch)
+    models = {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
+    settings = settings_of("bfloat16", level, models=models, tie=0.0)
+    item = Item(fetch=("y",))
+    return plan_graph(graph, item, settings, shapes=lambda: shapes_of(graph))
+
+
 def test_a_plan_tells_the_memory_of_both_precisions() -> None:
-    graph = mlp(4096)
-    settings = settings_of("bfloat16", "O1", models=models(), tie=0.0)
-    plan = plan_graph(
-        graph, Item(fetch=("y",)), settings, shapes=lambda: shapes_of(graph)
-    )
+    plan = plan_of(4096, "O1")
     assert plan.peak_bytes_before == 2 * 4096 * 512 * 4
     assert not plan.is_empty
     assert 0 < plan.peak_bytes_after != plan.peak_bytes_before
@@ -228,13 +197,7 @@ def test_a_plan_tells_the_memory_of_both_precisions() -> None:
 
 
 def test_copies_of_weights_are_told_apart() -> None:
-    graph = mlp(64)
-    plan = plan_graph(
-        graph,
-        Item(fetch=("y",)),
-        settings_of("bfloat16", "O2", models=models()),
-        shapes=lambda: shapes_of(graph),
-    )
+    plan = plan_of(64, "O2")
     # All of them are read as the step begins, and so are cast then.
     assert plan.weight_bytes_after == 4 * 512 * 512 * 2
     assert plan.weight_bytes_after < plan.peak_bytes_after
@@ -269,12 +232,8 @@ def test_weights_that_are_kept_are_there_all_the_time() -> None:
     assert peak_of(draft).weights < peak_of(kept).weights == 4 * 512 * 512 * 2
 
 
-def models() -> dict[str, CostModel]:
-    return {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
-
-
 def test_settings_favor_memory_a_little_by_default() -> None:
-    settings = Settings("bfloat16", OpLists.for_dtype("bfloat16"), models())
+    settings = Settings("bfloat16", OpLists.for_dtype("bfloat16"), {})
     assert settings.tie == 0.01
 
 

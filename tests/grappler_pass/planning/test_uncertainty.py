@@ -7,22 +7,15 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
-from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import GraphView, Item
-from grappler_pass.pipeline import optimize
+from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
-from grappler_pass.planning.coloring import Variables, gain_error, problem_from_prices
-from grappler_pass.planning.draft import Draft
-from grappler_pass.planning.plan import Cause, Plan
+from grappler_pass.planning.coloring import gain_error
+from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import Prices
-from tests.rewriters import settings_of
+from tests.grappler_pass.planning.drafts import planned, problem_of
 from tests.text_graph import graph_from_text
-
-LOW = "bfloat16"
-
 
 TWO_PRODUCTS = """
 x = Placeholder shape=[{edge},{edge}]
@@ -55,30 +48,10 @@ class FixedPrices:
         return CostModel(self.profile).cast_price(elements, source, target)
 
 
-def planned(
-    graph: GraphDef, prices: FixedPrices, **given: object
-) -> tuple[Plan, Draft]:
-    """Plan with given prices; also return the last draft."""
-    drafts: list[Draft] = []
-    rewrite = optimize(
-        graph,
-        Item(fetch=("y",)),
-        settings_of(LOW, "O1", models={"CPU": prices}, **given),
-        shapes=lambda: shapes_from_graph_def(graph),
-        observer=lambda stage, draft, seconds: drafts.append(draft),
-    )
-    assert rewrite.plan is not None
-    return rewrite.plan, drafts[-1]
-
-
-def two_products(edge: int) -> GraphDef:
-    return graph_from_text(TWO_PRODUCTS.format(edge=edge))
-
-
 @pytest.mark.parametrize(("spread", "applied"), [(0.01, True), (0.6, False)])
 def test_a_gain_within_its_error_is_not_applied(spread: float, applied: bool) -> None:
-    graph = two_products(256)
-    plan, _ = planned(graph, FixedPrices(10e-3, 8e-3, spread))
+    draft = planned(TWO_PRODUCTS.format(edge=256), FixedPrices(10e-3, 8e-3, spread))
+    plan = draft.plan
     assert plan.is_empty is not applied
     if applied:
         assert 0.0 < plan.gain_error < plan.seconds_before - plan.seconds_after
@@ -100,61 +73,43 @@ def test_a_gain_within_its_error_is_not_applied(spread: float, applied: bool) ->
 def test_prices_alone_apply_a_share_of_the_step_that_is_noticed(
     float32: float, low: float, applied: bool
 ) -> None:
-    plan, draft = planned(two_products(8), FixedPrices(float32, low, 0.001))
-    assert plan.is_empty is not applied
+    prices = FixedPrices(float32, low, 0.001)
+    draft = planned(TWO_PRODUCTS.format(edge=8), prices)
+    assert draft.plan.is_empty is not applied
     if not applied:
-        assert {Cause.MARGIN} < {d.reason.cause for d in plan.decisions}
+        assert {Cause.MARGIN} < {d.reason.cause for d in draft.plan.decisions}
         assert draft.gain_error == 0.0
 
 
 def test_an_exact_tie_goes_to_the_smaller_unless_told_otherwise() -> None:
     def choice(tie: float) -> bool:
-        graph = two_products(64)
-        _, draft = planned(graph, FixedPrices(1e-3, 1e-3), tie=tie)
-        prices = draft.prices
+        text = TWO_PRODUCTS.format(edge=64)
+        draft = planned(text, FixedPrices(1e-3, 1e-3), tie=tie)
+        up, down = draft.prices.up, draft.prices.down
         free = dataclasses.replace(
-            prices,
-            up=dict.fromkeys(prices.up, 0.0),
-            down=dict.fromkeys(prices.down, 0.0),
+            draft.prices, up=dict.fromkeys(up, 0.0), down=dict.fromkeys(down, 0.0)
         )
-        return any(low_at(dataclasses.replace(draft, prices=free), tie))
+        _, problem = problem_of(dataclasses.replace(draft, prices=free), tie)
+        return any(minimum_cut(problem))
 
     assert choice(0.01)
     assert not choice(0.0)
 
 
-def low_at(draft: Draft, tie: float) -> tuple[bool, ...]:
-    variables = Variables.from_constraints(draft.constraints)
-    return minimum_cut(problem_from_prices(draft, variables, tie))
-
-
 def test_a_cast_that_must_stay_is_charged_in_front() -> None:
-    graph = graph_from_text(
-        """
+    text = """
         x = Placeholder shape=[64,64]
         w = Placeholder shape=[64,64]
         product = MatMul(x, w)
         kept = Cast(product) SrcT=float32 DstT=int32
         y = Identity(kept) T=int32
         """
-    )
 
-    def up_terms(preserve: tuple[str, ...]) -> list[CastTerm]:
-        drafts: list[Draft] = []
-        optimize(
-            graph,
-            Item(fetch=("y",), preserve=preserve),
-            settings_of(LOW, "O1"),
-            shapes=lambda: shapes_from_graph_def(graph),
-            observer=lambda stage, draft, seconds: drafts.append(draft),
-        )
-        draft = drafts[-1]
-        variables = Variables.from_constraints(draft.constraints)
-        problem = problem_from_prices(draft, variables)
-        return [t for t in problem.casts if FLOAT32_SIDE in t.readers]
+    def has_up_term(*preserve: str) -> bool:
+        _, problem = problem_of(planned(text, preserve=preserve))
+        return any(FLOAT32_SIDE in term.readers for term in problem.casts)
 
-    assert not up_terms(())
-    assert up_terms(("kept",))
+    assert has_up_term("kept") and not has_up_term()
 
 
 def prices_of(sources: Sequence[str]) -> Prices:
