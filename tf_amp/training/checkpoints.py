@@ -206,7 +206,7 @@ def _put_back_objects(
     if save_path is None:
         return
     path, record = str(save_path), None
-    reader = tf.train.load_checkpoint(path)
+    reader = _reader_of(path)
     if reader.has_tensor(KEY):
         try:
             records = records_from_text(reader.get_tensor(KEY).decode())
@@ -221,6 +221,12 @@ def _put_back_objects(
         restore_ops = put_record_back(record, path, trackables)
         if restore_ops:
             private.add_restore_ops(status, restore_ops)
+
+
+def _reader_of(path: Any) -> Any:
+    """Return a reader of a checkpoint, which may stand beside a folder of its name."""
+    # `tf.train.load_checkpoint` looks into the folder.
+    return tf.compat.v1.train.NewCheckpointReader(path)
 
 
 def _holds_optimizer(trackables: Iterable[Any]) -> bool:
@@ -361,7 +367,7 @@ def _restore_names(
     """Do what `Saver.restore` does; a checkpoint need not hold our variables."""
     try:
         is_eager = tf.executing_eagerly() or sess is None
-        reader = None if is_eager else tf.train.load_checkpoint(save_path)
+        reader = None if is_eager else _reader_of(save_path)
     except (ValueError, TypeError, tf.errors.OpError):
         reader = None
     if reader is None:

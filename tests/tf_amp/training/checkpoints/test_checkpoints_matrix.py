@@ -38,12 +38,8 @@ IN_ALL_COMBINATIONS = (
 # They restore what they name, and no loss scale.
 OF_WHAT_IS_NAMED = ("load_checkpoint", "init_from_checkpoint")
 
-FOLDER = "the folder of the same name is looked into, not the checkpoint"
 LATE = "the environment is looked at only after Keras has loaded the weights"
 FAULTS = {
-    "Checkpoint.read beside a folder": FOLDER,
-    "Checkpoint.read beside others": FOLDER,
-    "Saver beside others": FOLDER,
     "load_weights": LATE,
     "tf_keras load_model, h5": LATE,
 }
