@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import pathlib
 import shutil
@@ -25,6 +26,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
+from tests.checkpoint_ways import compiled, slots_of
 from tf_amp.training import checkpoint_record, checkpoints, scale_state
 
 v1 = tf.compat.v1
@@ -43,14 +45,7 @@ Tick = Callable[[], None]
 
 def keras_fit(folder: pathlib.Path, tick: Tick, library=keras) -> str:
     """Train by `fit`, backed up after each epoch."""
-    model = library.Sequential(
-        [
-            library.layers.Dense(8, activation="relu"),
-            library.layers.Dense(1),
-        ]
-    )
-    model.build((None, 4))
-    model.compile(library.optimizers.Adam(0.01), loss="mse")
+    model = compiled(library)
 
     class Ticking(library.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -66,9 +61,7 @@ def keras_fit(folder: pathlib.Path, tick: Tick, library=keras) -> str:
         verbose=0,
         callbacks=[backup, Ticking()],
     )
-    slots = model.optimizer.variables
-    slots = slots() if callable(slots) else slots
-    return digest([v.numpy() for v in [*model.weights, *slots]])
+    return digest([v.numpy() for v in [*model.weights, *slots_of(model.optimizer)]])
 
 
 def tf_keras_fit(folder: pathlib.Path, tick: Tick) -> str:
@@ -76,37 +69,40 @@ def tf_keras_fit(folder: pathlib.Path, tick: Tick) -> str:
     return keras_fit(folder, tick, tf_keras)
 
 
-def own_loop(folder: pathlib.Path, tick: Tick) -> str:
-    """Train in a loop of one's own, with a checkpoint every third step."""
-    initializer = keras.initializers.GlorotUniform(1)
-    first = tf.Variable(initializer((4, 8)))
-    second = tf.Variable(initializer((8, 1)))
+def own_loop(
+    folder: pathlib.Path, tick: Tick, sizes=(4, 8, 1), rows=8, saved_every=3
+) -> str:
+    """Train in a loop of one's own, with a checkpoint every few steps."""
+    weights = [
+        tf.Variable(tf.random.stateless_normal(shape, [1, 2]) / shape[0] ** 0.5)
+        for shape in itertools.pairwise(sizes)
+    ]
     step = tf.Variable(0, dtype=tf.int64)
     optimizer = keras.optimizers.Adam(0.01)
-    optimizer.build([first, second])
-    saved = tf.train.Checkpoint(
-        first=first, second=second, optimizer=optimizer, step=step
-    )
+    optimizer.build(weights)
+    saved = tf.train.Checkpoint(weights=weights, optimizer=optimizer, step=step)
     manager = tf.train.CheckpointManager(saved, str(folder), max_to_keep=2)
     saved.restore(manager.latest_checkpoint)
 
     @tf.function
-    def train(x, y):
+    def train(x):
         with tf.GradientTape() as tape:
-            error = tf.nn.relu(x @ first) @ second - y
-            loss = tf.reduce_mean(error**2)
-        gradients = tape.gradient(loss, [first, second])
-        optimizer.apply_gradients(zip(gradients, [first, second], strict=True))
+            loss = tf.reduce_mean((tf.nn.relu(x @ weights[0]) @ weights[1] - 1) ** 2)
+        gradients = tape.gradient(loss, weights)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
         step.assign_add(1)
 
     while int(step) < EPOCHS * BATCHES:
-        batch = int(step) % BATCHES
-        train(X[batch], Y[batch])
-        if int(step) % 3 == 0:
+        train(tf.random.stateless_normal((rows, sizes[0]), [int(step), 3]))
+        if int(step) % saved_every == 0:
             manager.save()
         tick()
-    values = [v.numpy() for v in [first, second, *optimizer.variables]]
-    return digest(values)
+    return digest([v.numpy() for v in [*weights, *optimizer.variables]])
+
+
+def priced(folder: pathlib.Path, tick: Tick) -> str:
+    """Train products large enough for 16 bits to pay, if they are priced so."""
+    return own_loop(folder, tick, (512, 512, 512), rows=256, saved_every=1)
 
 
 def session(folder: pathlib.Path, tick: Tick) -> str:
@@ -133,30 +129,6 @@ def session(folder: pathlib.Path, tick: Tick) -> str:
                 tick()
             own = v1.get_collection(scale_state.PREFIX)
             return digest(run.run([*v1.trainable_variables(), *own]))
-
-
-def priced(folder: pathlib.Path, tick: Tick) -> str:
-    """Train products large enough for 16 bits to pay, if they are priced so."""
-    weight = tf.Variable(tf.random.stateless_normal((512, 512), [1, 2]) / 32)
-    step = tf.Variable(0)
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build([weight])
-    saved = tf.train.Checkpoint(weight=weight, optimizer=optimizer, step=step)
-    manager = tf.train.CheckpointManager(saved, str(folder), max_to_keep=2)
-    saved.restore(manager.latest_checkpoint)
-
-    @tf.function
-    def train(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((tf.nn.relu(x @ weight) @ weight - 1) ** 2)
-        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
-        step.assign_add(1)
-
-    while int(step) < EPOCHS * BATCHES:
-        train(tf.random.stateless_normal((256, 512), [int(step), 3]))
-        manager.save()
-        tick()
-    return digest([weight.numpy()])
 
 
 WAYS = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
+from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training import checkpoint_record
@@ -146,10 +146,3 @@ def test_a_state_of_other_values_is_refused(waiting):
         CheckpointMismatchError, match="good_steps, skipped_steps, finite"
     ):
         checkpoint_record.resumed(DynamicLossScale(), fresh(DynamicLossScale()))
-
-
-def test_a_number_chosen_by_the_program_goes_before_the_saved_one(waiting):
-    waiting((saved(StaticLossScale(64.0), 64.0),), "path")
-    chosen = StaticLossScale(128.0)
-    resumed = checkpoint_record.resumed(chosen, fresh(chosen))
-    assert (resumed["scale"], resumed["good_steps"]) == (128.0, 3)

@@ -27,6 +27,15 @@ def checkpoint_of(model):
     return tf.train.Checkpoint(weight=model.weight, optimizer=model.optimizer)
 
 
+def resumed(path):
+    """Return the figures of a training that restores and takes a step."""
+    with training(dynamic()) as loss_scale:
+        model = optimized()
+        checkpoint_of(model).restore(path)
+        model.step(X)
+        return figures(loss_scale)
+
+
 def trained(loss_scale, folder):
     """Take a finite step, one that overflows and two finite ones; save."""
     with training(loss_scale):
@@ -105,11 +114,7 @@ def test_a_damaged_state_is_told_of_and_the_scale_starts_fresh(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "text_from_records", lambda records: "{")
         path, _ = trained(dynamic(), tmp_path)
-    with training(dynamic()) as loss_scale:
-        model = optimized()
-        checkpoint_of(model).restore(path)
-        model.step(X)
-        assert figures(loss_scale) == (2.0**10, 1, 0)
+    assert resumed(path) == (2.0**10, 1, 0)
     assert "cannot be read" in caplog.text
 
 
@@ -142,11 +147,7 @@ def test_what_was_restored_is_saved_again_without_a_step(saved, tmp_path):
         model = optimized()
         checkpoint_of(model).restore(path)
         path = checkpoint_of(model).save(str(tmp_path / "again"))
-    with training(dynamic()) as loss_scale:
-        model = optimized()
-        checkpoint_of(model).restore(path)
-        model.step(X)
-        assert figures(loss_scale) == (expected[0], expected[1] + 1, expected[2])
+    assert resumed(path) == (expected[0], expected[1] + 1, expected[2])
 
 
 def test_without_scaling_checkpoints_hold_nothing_more(tmp_path):

@@ -89,28 +89,21 @@ def test_what_was_skipped_in_the_training_of_another_is_not_counted(overflowed):
         assert kept.built
 
 
-def test_weights_read_back_into_the_model_in_training_bring_their_state(tmp_path):
-    with training(dynamic()) as loss_scale:
-        model = compiled(keras)
-        fit(model, BAD, X)
-        model.save_weights(tmp_path / "best.weights.h5")
-        fit(model, BAD)
-        assert figures(loss_scale) == (2.0**8, 0, 2)
-        model.load_weights(tmp_path / "best.weights.h5")
-        assert figures(loss_scale) == (2.0**9, 1, 1)
-
-
-def test_a_model_loaded_anew_goes_on_as_saved_once_it_is_trained(tmp_path):
+def test_weights_bring_their_state_back_once_they_train(tmp_path):
     with training(dynamic()) as loss_scale:
         model = compiled(keras)
         fit(model, BAD, X)
         model.save(tmp_path / "best.keras")
+        model.save_weights(tmp_path / "best.weights.h5")
         fit(model, BAD)
         loaded = keras.models.load_model(tmp_path / "best.keras")
         loaded.evaluate(X, Y, verbose=0)
         assert figures(loss_scale) == (2.0**8, 0, 2)
         fit(loaded)
         assert figures(loss_scale) == (2.0**9, 2, 1)
+        # Read back into the model that trains, at once.
+        model.load_weights(tmp_path / "best.weights.h5")
+        assert figures(loss_scale) == (2.0**9, 1, 1)
 
 
 def test_weights_without_a_record_let_what_was_resumed_stay(overflowed, tmp_path):
@@ -186,33 +179,33 @@ def saved(tmp_path, disabled_afterwards):
             return saver.save(str(tmp_path / "c"))
 
 
+def restored_under(path, *loss_scales):
+    """Train a model under loss scales, then restore; return their figures before."""
+    model = Model(keras.optimizers.SGD(0.1))
+    restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
+    for loss_scale in loss_scales:
+        step_under(loss_scale, model, X)
+    before = [figures(loss_scale) for loss_scale in loss_scales]
+    with tf_amp.mixed_precision_scope(opt_level="O0"):
+        restored.restore(path)
+    return before
+
+
 @pytest.mark.parametrize(
     "other", [DynamicLossScale(initial=2.0**10), StatisticalLossScale(initial=2.0**10)]
 )
 def test_of_several_loss_scales_the_equal_one_goes_on(saved, other):
     equal = DynamicLossScale(initial=2.0**20)
     with anew():
-        model = Model(keras.optimizers.SGD(0.1))
-        restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
-        for loss_scale in (other, equal):
-            step_under(loss_scale, model, X)
-        before = figures(other)
-        with tf_amp.mixed_precision_scope(opt_level="O0"):
-            restored.restore(saved)
+        before, _ = restored_under(saved, other, equal)
         assert figures(other) == before
         assert figures(equal) == (2.0**19, 0, 1)
 
 
 def test_where_only_the_state_of_another_class_was_saved_the_one_in_use_refuses(saved):
-    with anew():
-        model = Model(keras.optimizers.SGD(0.1))
-        step_under(StatisticalLossScale(), model, X)
-        restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
-        with (
-            tf_amp.mixed_precision_scope(opt_level="O0"),
-            pytest.raises(CheckpointMismatchError, match=r"Dynamic.*Statistical"),
-        ):
-            restored.restore(saved)
+    refused = pytest.raises(CheckpointMismatchError, match=r"Dynamic.*Statistical")
+    with anew(), refused:
+        restored_under(saved, StatisticalLossScale())
 
 
 def test_an_equal_loss_scale_takes_its_state_after_one_of_its_class_did(saved):
