@@ -82,7 +82,6 @@ INNER_KERAS_APPLY = Hook(
 V1_APPLY = Hook(
     "tensorflow.python.training.optimizer:Optimizer.apply_gradients", _UNSKIPPED
 )
-_UNFUSED = "its updates take a pass over the weights for each operation"
 
 
 BATCH_NORMALIZATION = Hook(
@@ -97,14 +96,6 @@ GELU = Hook(
     "tensorflow._api.v2.nn:gelu",
     "steps with it keep three tensors for its gradient instead of one",
 )
-_KERAS_OPTIMIZERS = "keras.src.optimizers"
-UPDATE_SGD = Hook(f"{_KERAS_OPTIMIZERS}.sgd:SGD.update_step", _UNFUSED)
-UPDATE_ADAM = Hook(f"{_KERAS_OPTIMIZERS}.adam:Adam.update_step", _UNFUSED)
-UPDATE_ADAGRAD = Hook(f"{_KERAS_OPTIMIZERS}.adagrad:Adagrad.update_step", _UNFUSED)
-UPDATE_ADAMAX = Hook(f"{_KERAS_OPTIMIZERS}.adamax:Adamax.update_step", _UNFUSED)
-UPDATE_RMSPROP = Hook(f"{_KERAS_OPTIMIZERS}.rmsprop:RMSprop.update_step", _UNFUSED)
-UPDATE_ADADELTA = Hook(f"{_KERAS_OPTIMIZERS}.adadelta:Adadelta.update_step", _UNFUSED)
-UPDATE_FTRL = Hook(f"{_KERAS_OPTIMIZERS}.ftrl:Ftrl.update_step", _UNFUSED)
 USER_SCALING = tuple(
     Hook(path, _UNNOTICED)
     for path in (
@@ -116,6 +107,16 @@ USER_SCALING = tuple(
         f"{_LOSS_SCALE_OPTIMIZER}:MixedPrecisionLossScaleOptimizer._scale_loss",
     )
 )
+
+
+def updates_of(optimizer: Any) -> dict[str, Hook]:
+    """Return by name the classes of Keras 3 that an optimizer's updates may be of."""
+    unfused = "its updates take a pass over the weights for each operation"
+    return {
+        kind.__name__: Hook(f"{kind.__module__}:{kind.__name__}.update_step", unfused)
+        for kind in type(optimizer).__mro__
+        if kind.__module__.startswith("keras.src.optimizers.")
+    }
 
 
 def has_own_moments(layer: Any) -> bool:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from grappler_pass.fusions import OPTIMIZER_STEPS
-from tf_amp._tensorflow_private import Hook, wrapping_unconverted
+from tf_amp._tensorflow_private import install_when_imported, wrapping_unconverted
 from tf_amp._tensorflow_private import training as private
 from tf_amp.training.layer_fusions import is_wanted, mark
 
@@ -207,21 +207,18 @@ def _slots(**names: str) -> Callable[[Any], Mapping[str, str]]:
     return lambda optimizer: names
 
 
-KERNELS: dict[Hook, Kernel] = {
-    private.UPDATE_SGD: Kernel(_descend, _slots_of_sgd),
-    private.UPDATE_ADAM: Kernel(
-        _adam, _slots_of_adam, lambda optimizer: not optimizer.amsgrad
-    ),
-    private.UPDATE_ADAMAX: Kernel(_adamax, _slots(m="_m", v="_u")),
-    private.UPDATE_ADAGRAD: Kernel(_adagrad, _slots_of_adagrad),
-    private.UPDATE_RMSPROP: Kernel(_rmsprop, _slots_of_rmsprop),
-    private.UPDATE_ADADELTA: Kernel(
+# By the name of the class of Keras that has the `update_step`.
+KERNELS = {
+    "SGD": Kernel(_descend, _slots_of_sgd),
+    "Adam": Kernel(_adam, _slots_of_adam, lambda optimizer: not optimizer.amsgrad),
+    "Adamax": Kernel(_adamax, _slots(m="_m", v="_u")),
+    "Adagrad": Kernel(_adagrad, _slots_of_adagrad),
+    "RMSprop": Kernel(_rmsprop, _slots_of_rmsprop),
+    "Adadelta": Kernel(
         _adadelta,
         _slots(accum="_accumulated_grads", accum_update="_accumulated_delta_vars"),
     ),
-    private.UPDATE_FTRL: Kernel(
-        _ftrl, _slots(accum="_accumulators", linear="_linears")
-    ),
+    "Ftrl": Kernel(_ftrl, _slots(accum="_accumulators", linear="_linears")),
 }
 
 
@@ -297,7 +294,12 @@ def _is_suitable(variable: Any) -> bool:
     return "GPU" in variable.device or (count is not None and count >= _LEAST_ELEMENTS)
 
 
-HOOKS = {
-    hook: wrapping_unconverted(functools.partial(_update, kernel))
-    for hook, kernel in KERNELS.items()
-}
+def use_kernels(optimizer: Any) -> None:
+    """Wrap each `update_step` that a step of an optimizer may come to, if not done yet.
+
+    A class of the program's own may inherit it, or call it.
+    """
+    for name, hook in private.updates_of(optimizer).items():
+        if name in KERNELS:
+            update = functools.partial(_update, KERNELS[name])
+            install_when_imported(hook, wrapping_unconverted(update))
