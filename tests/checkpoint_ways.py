@@ -115,12 +115,6 @@ class Loop:
     def read(self, prefix: str = "written") -> None:
         self.checkpoint.read(str(self.folder / prefix)).assert_consumed()
 
-    def read_beside_folder(self) -> None:
-        self.read("beside")
-
-    def read_beside_other(self) -> None:
-        self.read("twice")
-
     def restore_latest(self) -> None:
         latest = self.manager.latest_checkpoint
         self.checkpoint.restore(latest).assert_consumed()
@@ -191,15 +185,12 @@ class Fitted:
         self.model.save_weights(str(self.folder / "m.weights.h5"))
         self.model.save(str(self.folder / "m.keras"))
 
-    def load_weights(self, name: str = "m.weights.h5") -> None:
+    def load_weights(self, name: str) -> None:
         self.build()
         self.model.load_weights(str(self.folder / name))
 
-    def load_model(self, name: str = "m.keras") -> None:
+    def load_model(self, name: str) -> None:
         self.model = self.keras.models.load_model(str(self.folder / name))
-
-    def load_best(self) -> None:
-        self.load_model("best.keras")
 
     def go_on(self) -> None:
         """Have `fit` restore, which has no epoch left to train."""
@@ -223,12 +214,6 @@ class FittedByTfKeras(Fitted):
         self.model.save(str(self.folder / "m.h5"))
         self.model.save_weights(str(self.folder / "named"))
 
-    def load_h5(self) -> None:
-        self.load_model("m.h5")
-
-    def load_named(self) -> None:
-        self.load_weights("named")
-
 
 class FittedInFolder(FittedByTfKeras):
     """A model of tf_keras in a SavedModel, from which it restores no slots."""
@@ -240,9 +225,6 @@ class FittedInFolder(FittedByTfKeras):
     def values(self) -> list[np.ndarray]:
         """Return weights alone."""
         return [np.array(variable) for variable in self.model.weights]
-
-    def load_folder(self) -> None:
-        self.load_model("model")
 
 
 class InSession:
@@ -291,9 +273,6 @@ class InSession:
         self._enter(v1.Session())
         self.saver.restore(self.session, str(self.folder / name))
 
-    def restore_beside_other(self) -> None:
-        self.restore("twice")
-
     def initialize(self) -> None:
         """Have the variables' initializers read the file."""
         by_name = {variable.op.name: variable for variable in self.variables}
@@ -316,29 +295,29 @@ class InSession:
         self.session = self._entered.enter_context(session)
 
 
-# What trains, and its method that restores.
+# What trains, and how its method is called that restores.
 WAYS = {
-    "Checkpoint.restore": (Loop, "restore"),
-    "Checkpoint.read": (Loop, "read"),
-    "Checkpoint.read beside a folder": (Loop, "read_beside_folder"),
-    "Checkpoint.read beside others": (Loop, "read_beside_other"),
-    "CheckpointManager": (Loop, "restore_latest"),
-    "restore_or_initialize": (Loop, "restore_or_initialize"),
-    "Checkpoint of tf_keras' optimizer": (LoopOfTfKeras, "restore"),
-    "load_checkpoint": (Loop, "assign"),
-    "load_weights": (Fitted, "load_weights"),
-    "load_model": (Fitted, "load_model"),
-    "ModelCheckpoint": (Fitted, "load_best"),
-    "BackupAndRestore": (Fitted, "go_on"),
-    "tf_keras load_weights": (FittedByTfKeras, "load_weights"),
-    "tf_keras load_weights, TensorFlow's": (FittedByTfKeras, "load_named"),
-    "tf_keras load_model": (FittedByTfKeras, "load_model"),
-    "tf_keras load_model, h5": (FittedByTfKeras, "load_h5"),
-    "tf_keras load_model, folder": (FittedInFolder, "load_folder"),
-    "tf_keras ModelCheckpoint": (FittedByTfKeras, "load_best"),
-    "tf_keras BackupAndRestore": (FittedByTfKeras, "go_on"),
-    "Saver": (InSession, "restore"),
-    "Saver beside others": (InSession, "restore_beside_other"),
-    "MonitoredTrainingSession": (InSession, "monitored"),
-    "init_from_checkpoint": (InSession, "initialize"),
+    "Checkpoint.restore": (Loop, "restore()"),
+    "Checkpoint.read": (Loop, "read()"),
+    "Checkpoint.read beside a folder": (Loop, "read('beside')"),
+    "Checkpoint.read beside others": (Loop, "read('twice')"),
+    "CheckpointManager": (Loop, "restore_latest()"),
+    "restore_or_initialize": (Loop, "restore_or_initialize()"),
+    "Checkpoint of tf_keras' optimizer": (LoopOfTfKeras, "restore()"),
+    "load_checkpoint": (Loop, "assign()"),
+    "load_weights": (Fitted, "load_weights('m.weights.h5')"),
+    "load_model": (Fitted, "load_model('m.keras')"),
+    "ModelCheckpoint": (Fitted, "load_model('best.keras')"),
+    "BackupAndRestore": (Fitted, "go_on()"),
+    "tf_keras load_weights": (FittedByTfKeras, "load_weights('m.weights.h5')"),
+    "tf_keras load_weights, TensorFlow's": (FittedByTfKeras, "load_weights('named')"),
+    "tf_keras load_model": (FittedByTfKeras, "load_model('m.keras')"),
+    "tf_keras load_model, h5": (FittedByTfKeras, "load_model('m.h5')"),
+    "tf_keras load_model, folder": (FittedInFolder, "load_model('model')"),
+    "tf_keras ModelCheckpoint": (FittedByTfKeras, "load_model('best.keras')"),
+    "tf_keras BackupAndRestore": (FittedByTfKeras, "go_on()"),
+    "Saver": (InSession, "restore()"),
+    "Saver beside others": (InSession, "restore('twice')"),
+    "MonitoredTrainingSession": (InSession, "monitored()"),
+    "init_from_checkpoint": (InSession, "initialize()"),
 }

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.scaling import scaled_by
+from tests.scaling import figures, scaled_by
 from tf_amp import DynamicLossScale
 
 X = np.linspace(0.5, 2.0, 4, dtype=np.float32)
@@ -15,11 +15,15 @@ class Trainer(tf.Module):
         self.weight = tf.Variable(X)
 
     @tf.function(input_signature=[tf.TensorSpec([4])])
-    def train(self, x):
+    def gradient(self, x):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(self.weight * x)
-        self.weight.assign_sub(0.1 * tape.gradient(loss, self.weight))
-        return {"loss": loss}
+        return tape.gradient(loss, self.weight)
+
+    @tf.function(input_signature=[tf.TensorSpec([4])])
+    def train(self, x):
+        self.weight.assign_sub(0.1 * self.gradient(x))
+        return {"weight": tf.reduce_sum(self.weight)}
 
 
 def test_a_training_step_traced_under_loss_scaling_trains_where_it_is_loaded(tmp_path):
@@ -34,6 +38,19 @@ def test_a_training_step_traced_under_loss_scaling_trains_where_it_is_loaded(tmp
     states = loaded.tf_amp_state.variables_of_functions
     (floats,) = (v for v in states if v.dtype == tf.float32 and v.shape.rank)
     assert float(floats[0]) == 2.0**9
+
+
+def test_a_function_that_is_traced_again_to_be_stored_holds_nothing_of_ours(tmp_path):
+    with scaled_by(DynamicLossScale()) as loss_scale:
+        trainer = Trainer()
+        trainer.train(X)
+        tf.saved_model.save(trainer, str(tmp_path), {"train": trainer.train})
+        trainer.train(X)
+        assert sum(figures(loss_scale)[1:]) == 2
+    data = (tmp_path / "saved_model.pb").read_bytes()
+    assert b"PyFunc" not in data and b"tf_amp" not in data
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert np.isfinite(loaded.train(X)["weight"])
 
 
 def test_a_model_that_only_serves_is_stored_without_a_loss_scale(tmp_path):

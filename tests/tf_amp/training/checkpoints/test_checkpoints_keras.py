@@ -4,11 +4,9 @@ import shutil
 
 import h5py
 import keras
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.checkpoint_ways import BAD, X, compiled
+from tests.checkpoint_ways import BAD, compiled
 from tests.checkpointing import dynamic, fit, training
 from tests.forking import run_forked
 from tests.scaling import figures
@@ -118,38 +116,6 @@ def test_a_model_without_a_state_leaves_no_file_beside(stored, tmp_path):
     with training(dynamic()):
         compiled(keras).save(path)
     assert not checkpoint_record.path_beside(path).exists()
-
-
-class Exported(tf.Module):
-    """A module that trains, and serves."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = tf.Variable(tf.ones((4, 1)))
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 4))])
-    def gradient(self, x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ self.weight) ** 2)
-        return tape.gradient(loss, self.weight)
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 4))])
-    def train(self, x):
-        self.weight.assign_sub(0.1 * self.gradient(x))
-        return tf.reduce_sum(self.weight)
-
-
-def test_a_function_that_trains_can_be_exported_and_holds_nothing_of_ours(tmp_path):
-    with training(dynamic()) as loss_scale:
-        module = Exported()
-        module.train(X)
-        tf.saved_model.save(module, str(tmp_path), {"train": module.train})
-        module.train(X)
-        assert sum(figures(loss_scale)[1:]) == 2
-    data = (tmp_path / "saved_model.pb").read_bytes()
-    assert b"PyFunc" not in data and b"tf_amp" not in data
-    loaded = tf.saved_model.load(str(tmp_path))
-    assert np.isfinite(loaded.train(X).numpy())
 
 
 def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):

@@ -71,7 +71,7 @@ from tests import checkpoint_ways as ways
 
 folder = pathlib.Path({folder!r})
 training = ways.{kind}(folder)
-training.{restore}()
+training.{restore}
 # Whatever complains of what was not restored does so once it is collected.
 gc.collect()
 values = training.values()
