@@ -5,8 +5,8 @@ and Keras write, by wrapping their functions: nothing of the user's changes.
 
 - `tf.train.Checkpoint` and its like: one string more in the file, under a key that no
   object asks for. The file loads without tf-amp, and `assert_consumed` holds with it
-  and without. It goes with checkpoints of an optimizer, or of anything where weights
-  are updated by hand.
+  and without, which an object of ours in the checkpoint would break. It goes with
+  checkpoints of an optimizer, or of anything where weights are updated by hand.
 - Keras' files: a small file beside each. It goes with models that have an optimizer.
 - `tf.compat.v1.train.Saver`: the state is among the global variables, so a Saver saves
   it by itself. A checkpoint that lacks it restores all the same, and no program waits
@@ -230,7 +230,8 @@ def _reader_of(path: Any) -> Any:
 
 
 def _holds_optimizer(trackables: Iterable[Any]) -> bool:
-    return any(isinstance(one, private.optimizer_classes()) for one in trackables)
+    classes = private.optimizer_classes()
+    return any(isinstance(one, classes) for one in trackables)
 
 
 _OF_OBJECTS = {
