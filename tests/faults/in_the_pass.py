@@ -253,7 +253,7 @@ _OF_KERNELS = (
     ),
     Fault(
         "A check takes wrong kernels for right and right ones for wrong.",
-        "tf_amp/checking/running.py",
+        "tf_amp/checking/known.py",
         "        if draw.wrong:\n",
         "        if not draw.wrong:\n",
         (f"{_TF_AMP}/checking/test_running.py",),

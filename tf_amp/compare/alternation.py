@@ -160,17 +160,16 @@ def alternate(
 
 
 def error_of_median(values: Sequence[float], least_spread: float = 0.0) -> float:
-    """Return the standard error of a median; values scatter by that or more."""
-    spread = max(spread_of(values), least_spread)
-    return _MEDIAN * spread / math.sqrt(len(values))
+    """Return the standard error of a median; values scatter by that or more.
 
-
-def spread_of(values: Sequence[float]) -> float:
-    """Estimate the standard deviation of two values or more, whatever the outliers."""
+    The standard deviation of two values or more is estimated whatever the outliers.
+    """
     if len(values) < _QUARTERS:
-        return statistics.stdev(values)
-    quarters = statistics.quantiles(values, n=_QUARTERS)
-    return (quarters[2] - quarters[0]) / _QUARTERS_APART
+        spread = statistics.stdev(values)
+    else:
+        first, _, third = statistics.quantiles(values, n=_QUARTERS)
+        spread = (third - first) / _QUARTERS_APART
+    return _MEDIAN * max(spread, least_spread) / math.sqrt(len(values))
 
 
 class Pace:

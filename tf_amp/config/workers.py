@@ -47,11 +47,6 @@ def serve(server: Any) -> None:
     _own_tasks.add((server_def.job_name, server_def.task_index))
 
 
-def is_served(key: str) -> bool:
-    """Return whether a job is one that this process computes for."""
-    return key in _served
-
-
 def is_server() -> bool:
     """Return whether this process has started a server."""
     return bool(_served)
@@ -188,7 +183,7 @@ def adopt_settings(
         if scope_registry.scope_of(settings_id) is not None:
             continue
         key, _, text = text.partition(".")
-        if not is_served(key):
+        if key not in _served:
             Code.SERVED_IN_FLOAT32.warn_once(
                 "A graph that this server computes stays float32: it was traced by a "
                 "process that is no coordinator of its job."

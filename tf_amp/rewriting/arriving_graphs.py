@@ -186,10 +186,7 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
     if workers.is_server():
         workers.adopt_settings(sent_settings_in(graph_def), graph_settings.check_config)
     given = Given(
-        graph_def,
-        arrival.item,
-        lambda: arrival.shapes,
-        taking_part.dropped(arrival),
+        graph_def, arrival.item, lambda: arrival.shapes, taking_part.dropped(arrival)
     )
     # Before anything can fail: what fails stays float32, too.
     _visits.key = visit

@@ -120,9 +120,7 @@ class FolderLog:
                     file.write(text())
         except OSError as error:
             Code.NOT_WRITTEN.warn_once(
-                "TF_AMP_LOG: cannot write to %s: %s",
-                self.folder,
-                error,
+                "TF_AMP_LOG: cannot write to %s: %s", self.folder, error
             )
 
 

@@ -101,7 +101,7 @@ class Job:
         # By what counts the calls, so that another plan takes the place of the first.
         self._graphs: dict[int, _Graph] = {}
         # Calls of what was said to be decided by its steps.
-        self._promised: CallSite | None = None
+        self.promised: CallSite | None = None
         # Whether an operation was seen that an exclusion matches.
         self._exclusions: dict[str, bool] = {}
         self._lock = renewed_lock()
@@ -128,7 +128,7 @@ class Job:
                 # A part of the same call, or the plan after one that has lost.
                 return
             if promises:
-                self._promised = calls
+                self.promised = calls
             self._graphs[id(calls)] = _Graph(plan, calls, why, dtype, has_waited)
             if len(self._graphs) > _GRAPHS_KEPT:
                 counts = {k: g.calls.count for k, g in [*self._graphs.items()][:-1]}
@@ -143,10 +143,6 @@ class Job:
                 graph.is_faster, graph.compared = is_faster, compared
                 return graph
         return None
-
-    def is_promised(self, graph: _Graph) -> bool:
-        """Return whether it was said that the steps of a graph decide."""
-        return graph.calls is self._promised
 
     def look_for(self, exclusions: Sequence[str], plan: Plan) -> None:
         """Note which exclusions match an operation of a plan, or a part of one."""
@@ -179,7 +175,7 @@ class Job:
             self._print_summary(seconds)
             return
         # Of a short job: why no verdict has followed.
-        graph = self._graphs.get(id(self._promised))
+        graph = self._graphs.get(id(self.promised))
         if graph is not None and graph.is_undecided:
             Code.SUMMARY.say(f"{_steps(graph)} {_outcome(graph)}; {_TOO_FEW}")
 
@@ -295,7 +291,7 @@ def announce_steps(
     if compared is None or graph is None:
         return
     is_first = host.current().is_news(Code.COMPARED)
-    if not is_first and not _job().is_promised(graph):
+    if not is_first and graph.calls is not _job().promised:
         return
     if is_faster:
         outcome = "16 bits stay, and `tf_amp.plans()` says where"

@@ -81,10 +81,7 @@ def enable_from_environment(made: Any = None) -> None:
     except ShimError as error:
         if config.strict:
             raise
-        Code.SWITCH_FAILED.warn(
-            "Mixed precision stays off: %s",
-            error,
-        )
+        Code.SWITCH_FAILED.warn("Mixed precision stays off: %s", error)
         return
     take_in(made)
 

@@ -86,9 +86,7 @@ def settings_in(graph_def: Any, canonical: Canonical = _unless_off) -> tuple[str
 
 
 def marks_from_graph_def(
-    graph_def: Any,
-    canonical: Canonical = _unless_off,
-    settings: str | None = None,
+    graph_def: Any, canonical: Canonical = _unless_off, settings: str | None = None
 ) -> Marks:
     """Read the stamps of a graph that Grappler passes.
 

@@ -27,7 +27,7 @@ import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
 from grappler_pass.cached_attributes import cached_attribute
@@ -48,6 +48,7 @@ from tf_amp.config.workers import sent_settings
 from tf_amp.tracing import graph_names
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.bypass import holding
+from tf_amp.tracing.stack import Layer
 
 # In the place of settings: the operation was made where mixed precision is off.
 OFF = "off"
@@ -135,18 +136,6 @@ class Forward:
         return AttrValue(list=AttrValue.ListValue(s=names))
 
 
-class _InForce(NamedTuple):
-    """The settings in force for new operations of some graph.
-
-    Attributes:
-      settings: their id, OFF, or None where there are none.
-      graph: the function in whose trace they were put in force; None: before it.
-    """
-
-    settings: str | None
-    graph: Any | None = None
-
-
 # What is made now is a gradient of.
 _forward: contextvars.ContextVar[Forward | None] = contextvars.ContextVar(
     "tf_amp_forward", default=None
@@ -177,7 +166,7 @@ def stamp_of_graph(graph: Any) -> Stamp:
 
 def stamp_as_traced(graph: Any) -> Stamp:
     """Return the stamp of a graph's operations, whatever is in force now."""
-    return _stamp_of_graph(graph, _InForce(None))
+    return _stamp_of_graph(graph, Layer(None, None))
 
 
 def stamp_graph(graph: Any) -> None:
@@ -215,13 +204,14 @@ def forward_from(op: Any) -> Forward:
     return Forward((op.name, *(own.names if own else ())), why_float32(op))
 
 
-def _in_force(graph: Any) -> _InForce:
-    """Return which settings hold for new operations of a graph; None: no graph."""
-    layer = scope_stack.settings_layer(graph)
-    if layer is not None:
-        return _InForce(layer.settings, layer.graph)
+def _in_force(graph: Any) -> Layer:
+    """Return the layer whose settings hold for new operations of a graph; None: none.
+
+    Without a scope those of the process hold, as if entered before any trace.
+    """
     scope = scope_registry.scope_in_force()
-    return _InForce(scope.id if scope else None)
+    process = Layer(None, scope.id if scope else None)
+    return scope_stack.settings_layer(graph) or process
 
 
 def _mark_new(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
@@ -249,7 +239,7 @@ def _put_stamp(op: Any, stamp: Stamp) -> str | None:
     return stamp.settings
 
 
-def _stamp_of_graph(graph: Any, in_force: _InForce) -> Stamp:
+def _stamp_of_graph(graph: Any, in_force: Layer) -> Stamp:
     known: Stamp | None = getattr(graph, _STAMP, None)
     begins_here = in_force.graph is not None and in_force.graph is graph
     if known is not None and not begins_here:
@@ -261,7 +251,7 @@ def _stamp_of_graph(graph: Any, in_force: _InForce) -> Stamp:
     return stamp
 
 
-def _new_stamp(graph: Any, in_force: _InForce) -> Stamp:
+def _new_stamp(graph: Any, in_force: Layer) -> Stamp:
     name = graph.name if graph.building_function else graph_names.SESSION
     if graph.building_function and name.startswith(_DATASET_FUNCTIONS):
         return Stamp(None)

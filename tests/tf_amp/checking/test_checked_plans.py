@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tf_amp
 from grappler_pass.eligibility import known_wrong
-from tf_amp.checking import running
+from tf_amp.checking import known
 
 def call(x, dy):
     return tf.raw_ops.Conv2DBackpropFilter(
@@ -25,8 +25,8 @@ def call(x, dy):
         padding="EXPLICIT", explicit_paddings=[0] * 8)
 
 ran = []
-fault_in = running.fault_in
-running.fault_in = lambda kernel: ran.append(kernel.op) or fault_in(kernel)
+fault_in = known.fault_in
+known.fault_in = lambda kernel: ran.append(kernel.op) or fault_in(kernel)
 ones = tf.ones((14, 21, 21, 2))
 
 def error():

@@ -94,10 +94,7 @@ def test_on_a_gpu_what_a_node_has_launched_counts() -> None:
         event = stream.events.add(metadata_id=1, duration_ps=picoseconds)
         event.stats.add(metadata_id=1, ref_value=2)
     found = seconds_in_space(space)
-    assert found == {
-        "a:MatMul": pytest.approx(60e-6),
-        "b:Tanh": pytest.approx(5e-6),
-    }
+    assert found == {"a:MatMul": pytest.approx(60e-6), "b:Tanh": pytest.approx(5e-6)}
 
 
 # A product is believed to be ten times as fast in 16 bits as it is. Readings scatter

@@ -30,10 +30,7 @@ class Steps:
     waiting: list[own_steps.Decided] = dataclasses.field(default_factory=list)
 
     def begin(
-        self,
-        trial: Trial,
-        decided: own_steps.Decided,
-        learn: own_steps.Profiled | None,
+        self, trial: Trial, decided: own_steps.Decided, learn: own_steps.Profiled | None
     ) -> bool:
         """Begin a comparison."""
         self.begun += 1

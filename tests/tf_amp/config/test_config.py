@@ -329,7 +329,4 @@ def test_programs_and_scripts_may_change_to_another_folder(tmp_path):
         print(dtype_of(product()), os.listdir(), sorted(os.listdir("..")))
         """
     )
-    assert lines == [
-        str(tmp_path),
-        "bfloat16 [] ['elsewhere', 'graphs', 'mine.json']",
-    ]
+    assert lines == [str(tmp_path), "bfloat16 [] ['elsewhere', 'graphs', 'mine.json']"]

@@ -50,11 +50,7 @@ def test_what_grappler_made_belongs_to_the_scope_it_was_made_in():
     assert marks_from_graph_def(graph) == Marks(
         "A",
         "f",
-        (
-            "call/dense/ReadVariableOp",
-            "call/dense/BiasAdd",
-            "call/dense/Cast/folded",
-        ),
+        ("call/dense/ReadVariableOp", "call/dense/BiasAdd", "call/dense/Cast/folded"),
     )
 
 

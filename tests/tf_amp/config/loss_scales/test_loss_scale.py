@@ -258,10 +258,7 @@ def halve_scales(loss_scale, state, seen):
 @pytest.mark.parametrize(
     ("method", "told"),
     [
-        (
-            {"adjust": halve_scales},
-            "returned 'scales'; initial_state names scale",
-        ),
+        ({"adjust": halve_scales}, "returned 'scales'; initial_state names scale"),
         ({"initial_state": lambda _: {"factor": 8.0}}, "returned factor=8.0; it must"),
         (
             {"initial_state": lambda _: {"scale": "8"}},
