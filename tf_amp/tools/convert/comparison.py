@@ -139,7 +139,9 @@ def compared(
 
 
 def _results(function: Callable[..., Any], inputs: data.Batch) -> dict[str, Array]:
-    return {n: np.asarray(value) for n, value in named_leaves(function(**inputs))}
+    # TensorFlow 2.16 calls no signature of a v1 model with arrays.
+    tensors = {key: tf.constant(value) for key, value in inputs.items()}
+    return {n: np.asarray(value) for n, value in named_leaves(function(**tensors))}
 
 
 def ranges_of_model(job: Job, item: Item) -> tuple[Ranges | None, tuple[str, ...]]:
