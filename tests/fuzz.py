@@ -12,19 +12,16 @@ from typing import Any
 
 from grappler_pass.fusions import RULES
 from tests.campaign import Command
+from tests.fuzz_check import LOW_DTYPES, check_seed
 
 
 def _check(seed: int) -> dict[str, Any]:
-    from tests.fuzz_check import check_seed
-
     outcome = dataclasses.asdict(check_seed(seed))
     return {**outcome.pop("rules"), **outcome}
 
 
 def _reproduce(seed: int) -> bool:
     """Check one seed at both dtypes and show everything."""
-    from tests.fuzz_check import LOW_DTYPES, check_seed
-
     outcome = check_seed(seed, LOW_DTYPES)
     print(outcome)
     return not outcome.failures

@@ -24,7 +24,7 @@ from tests.programs import (
     program_from_function,
     program_from_graph,
 )
-from tests.random_builder import Builder
+from tests.random_layers import Builder, outside
 from tests.random_structures import choose_layer
 
 BATCH = 4
@@ -168,18 +168,11 @@ def traced_with(fuse: Iterable[str]) -> Iterator[None]:
 
 
 def _random_function(rng: random.Random, *, has_layers: bool = False) -> Program:
-    """Trace a function; a rehearsal makes the variables, which tf.function must not."""
+    """Trace a function once, outside of which its variables are made."""
     b = Builder(rng, has_layers=has_layers)
     x, ids = b.values(BATCH, rng.choice((3, 8))), _random_ids(rng)
     train = b.trains = rng.random() < 0.6
-    start = rng.getstate()
-    with tf.__internal__.FuncGraph("rehearsal").as_default():
-        b.ids = tf.constant(ids)
-        _forward(b, tf.constant(x))
-    train = train and bool(b.variables)
-    optimizer = _keras_optimizer(b) if train else None
-    rng.setstate(start)
-    b.replayed = 0
+    optimizers: list[Any] = []
 
     @tf.function(autograph=False)
     def step(x: tf.Tensor, ids: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -194,22 +187,27 @@ def _random_function(rng: random.Random, *, has_layers: bool = False) -> Program
         ]
         if not pairs:
             return fetches
-        optimizer.apply_gradients(pairs)
+        optimizers.append(outside(lambda: _keras_optimizer(b)))
+        optimizers[0].apply_gradients(pairs)
         wanted = [tf.convert_to_tensor(g) for g, _ in pairs if rng.random() < 0.5]
         # A step may return nothing but its loss.
         return rng.choice((fetches + wanted, fetches[:1]))
 
+    # In which variables are made outside, so that it is traced no second time.
+    step.get_concrete_function(
+        tf.TensorSpec(x.shape), tf.TensorSpec(ids.shape, "int32")
+    )
+    order = _keras_variables(b, optimizers) if has_layers else ()
     steps = 2 if train else 1
-    order = _keras_variables(b, optimizer) if has_layers else ()
     return program_from_function(
         step, x, ids, steps=steps, random=b.uses_random, order=order
     )
 
 
-def _keras_variables(b: Builder, optimizer: Any) -> list[tf.Variable]:
+def _keras_variables(b: Builder, optimizers: list[Any]) -> list[tf.Variable]:
     """Return all variables of a program of Keras, as they were made."""
-    kept = [v for layer in b.layers.values() for v in layer.non_trainable_variables]
-    own = [*kept, *(optimizer.variables if optimizer else ())]
+    kept = [v for layer in b.layers for v in layer.non_trainable_variables]
+    own = [*kept, *(v for optimizer in optimizers for v in optimizer.variables)]
     return [*b.variables, *(each.value for each in own)]
 
 

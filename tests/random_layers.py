@@ -2,12 +2,88 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
+import functools
+import random
 from collections.abc import Callable
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.random_builder import Builder, Layer
+Layer = Callable[["Builder", tf.Tensor], tf.Tensor]
+Unary = Callable[[tf.Tensor], tf.Tensor]
+
+
+@dataclasses.dataclass
+class Builder:
+    """What a random program under construction shares.
+
+    Attributes:
+      rng: the only source of randomness.
+      ref_variables: make v1 reference variables rather than resources.
+      variables: made so far, in order.
+      feeds: placeholder to value; empty when the program is a tf.function.
+      ids: integer tensor [batch] with values up to 3000.
+      targets: ops to run for their effect.
+      uses_random: whether a random op was built.
+      has_layers: whether there may be layers of Keras.
+      layers: made so far, in order.
+      trains: whether those layers are to train.
+    """
+
+    rng: random.Random
+    ref_variables: bool = False
+    variables: list[tf.Variable] = dataclasses.field(default_factory=list)
+    feeds: dict[tf.Tensor, np.ndarray] = dataclasses.field(default_factory=dict)
+    ids: tf.Tensor | None = None
+    targets: list[tf.Operation] = dataclasses.field(default_factory=list)
+    uses_random: bool = False
+    has_layers: bool = False
+    layers: list[keras.Layer] = dataclasses.field(default_factory=list)
+    trains: bool = False
+
+    def values(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+        """Return normal float32 numbers."""
+        normal = np.random.default_rng(self.rng.getrandbits(32)).normal(size=shape)
+        return (normal * scale).astype(np.float32)
+
+    def variable(self, *shape: int, scale: float | None = None) -> tf.Tensor:
+        """Make a variable outside any loop and return its value."""
+        return tf.convert_to_tensor(self.raw_variable(*shape, scale=scale))
+
+    def raw_variable(self, *shape: int, scale: float | None = None) -> tf.Variable:
+        """Make a variable outside any loop and function."""
+        fan_in = float(np.prod(shape[:-1])) or 1.0
+        initial = self.values(*shape, scale=scale or fan_in**-0.5)
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                made = outside(lambda: tf.Variable(initial))
+            else:
+                made = tf.compat.v1.Variable(
+                    initial, use_resource=not self.ref_variables
+                )
+        self.variables.append(made)
+        return made
+
+    def layer(self, made: keras.Layer, *shapes: tf.TensorShape) -> keras.Layer:
+        """Build a layer of Keras, for what has some shapes, outside any function."""
+        outside(lambda: made.build(*shapes))
+        for weight in made.trainable_variables:
+            fan_in = float(np.prod(weight.shape[:-1])) or 1.0
+            initial = self.values(*weight.shape, scale=fan_in**-0.5)
+            outside(functools.partial(weight.assign, initial))
+        self.layers.append(made)
+        self.variables.extend(each.value for each in made.trainable_variables)
+        return made
+
+
+def outside(make: Callable[[], Any]) -> Any:
+    """Return what is made in a thread of its own, which is in no function."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(make).result()
 
 
 def activate(b: Builder, x: tf.Tensor) -> tf.Tensor:
@@ -73,7 +149,7 @@ def softmax(b: Builder, x: tf.Tensor) -> tf.Tensor:
 
 def elementwise(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Apply a chain of arithmetic, clear and infer ops."""
-    choices: tuple[Callable[[tf.Tensor], tf.Tensor], ...] = (
+    choices: tuple[Unary, ...] = (
         lambda t: t * 0.5 + 0.25,
         lambda t: tf.maximum(t, -0.5),
         lambda t: tf.exp(-tf.square(t)),
@@ -101,7 +177,7 @@ def reduction(b: Builder, x: tf.Tensor) -> tf.Tensor:
 
 def movement(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Move data: concat, split, stack, pad, reverse, tile, gather, transpose twice."""
-    choices: tuple[Callable[[tf.Tensor], tf.Tensor], ...] = (
+    choices: tuple[Unary, ...] = (
         lambda t: tf.concat([t, tf.tanh(t)], axis=-1),
         lambda t: tf.add_n(tf.unstack(tf.stack([t, -0.5 * t, tf.tanh(t)]), axis=0)),
         lambda t: tf.reverse(t, axis=[0]),
@@ -249,32 +325,149 @@ def pool_image(b: Builder, x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(x, axis=[1, 2])
 
 
+def norms(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Normalize by a norm, or subtract a logarithm of sums of exponentials."""
+    choices: tuple[Unary, ...] = (
+        lambda t: tf.math.l2_normalize(t, axis=-1, epsilon=1e-2),
+        lambda t: t - tf.reduce_logsumexp(t, axis=-1, keepdims=True),
+        lambda t: tf.clip_by_norm(t, 2.0),
+        lambda t: t / (tf.norm(t, axis=-1, keepdims=True) + 0.1),
+        lambda t: t - tf.math.cumsum(t, axis=-1) * 0.1,
+    )
+    return b.rng.choice(choices)(x)
+
+
+def segments(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Reduce rows by segment and gather them back."""
+    ids = tf.constant([0, 1, 0, 2])
+    reduce = b.rng.choice(
+        (
+            tf.math.unsorted_segment_sum,
+            tf.math.unsorted_segment_max,
+            tf.math.unsorted_segment_mean,
+        )
+    )
+    return x - 0.5 * tf.gather(reduce(x, ids, 3), ids)
+
+
+def scatter(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Write rows into zeros, or add them to the tensor itself."""
+    where = tf.constant([[2], [0]])
+    if b.rng.random() < 0.5:
+        return x + tf.scatter_nd(where, x[:2], x.shape)
+    return tf.tensor_scatter_nd_add(x, where, x[:2])
+
+
+def masked(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Select rows by the ids, with a shape known only at run time."""
+    assert b.ids is not None
+    kept = tf.boolean_mask(x, tf.math.floormod(b.ids, 2) > 0)
+    return x + tf.reduce_sum(tf.tanh(kept), axis=0, keepdims=True)
+
+
+def largest(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Take the largest values, or sort them."""
+    if b.rng.random() < 0.5:
+        return tf.sort(x, axis=-1)
+    return tf.math.top_k(x, k=2).values
+
+
+def moving_average(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Keep a moving average beside, as batch normalization does."""
+    average = b.raw_variable(x.shape[-1], scale=0.1)
+    mean = tf.reduce_mean(x, axis=list(range(len(x.shape) - 1)))
+    update = average.assign(0.9 * tf.convert_to_tensor(average) + 0.1 * mean)
+    with tf.control_dependencies([update]):
+        return x - mean
+
+
+def through_python(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Pass through a Python function of float32 values."""
+    y = tf.numpy_function(_half, [x], tf.float32)
+    return x + tf.stop_gradient(tf.ensure_shape(y, x.shape))
+
+
+def _half(value: np.ndarray) -> np.ndarray:
+    # TensorFlow keeps only a weak reference, so it has to live in the module.
+    return value * np.float32(0.5)
+
+
+def asserted(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Check that values are finite."""
+    return tf.debugging.check_numerics(x, "not finite")
+
+
+def switch_case(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Choose one of three branches."""
+    assert b.ids is not None
+    w = b.variable(x.shape[-1], x.shape[-1])
+    if len(x.shape) != 2:
+        return tf.tensordot(x, w, axes=1)
+    branches = (lambda: tf.matmul(x, w), lambda: tf.tanh(x), lambda: x * 0.5)
+    return tf.ensure_shape(
+        tf.switch_case(tf.math.floormod(b.ids[2], 3), branches), x.shape
+    )
+
+
+def gradient_of_gradient(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Penalize a gradient, as some adversarial losses do."""
+    if len(x.shape) != 2:
+        return x
+    y = tf.tanh(tf.matmul(x, b.variable(x.shape[-1], 8)))
+    slope = tf.gradients(y, x)[0]
+    return x + 0.1 * slope
+
+
+def bilinear(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Multiply pairs of features."""
+    return tf.einsum("...i,ij,...j->...", x, b.variable(*[x.shape[-1]] * 2), x)[
+        ..., None
+    ] * tf.ones([x.shape[-1]])
+
+
+def convolutions(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Strided, dilated, transposed, grouped or of size one."""
+    size = x.shape[-1]
+    kind = b.rng.randrange(4)
+    if kind == 0:
+        return tf.nn.conv2d(x, b.variable(1, 1, size, 4), 1, "SAME")
+    if kind == 1:
+        y = tf.nn.conv2d(x, b.variable(3, 3, size, 4), 1, "SAME", dilations=2)
+        return tf.nn.relu(y)
+    if kind == 2:
+        shape = [x.shape[0], x.shape[1] * 2, x.shape[2] * 2, 2]
+        y = tf.nn.conv2d_transpose(x, b.variable(2, 2, 2, size), shape, strides=2)
+        return tf.nn.avg_pool2d(y, 2, 2, "SAME")
+    y = tf.nn.conv2d(x, b.variable(3, 3, size, 3), 2, "SAME")
+    return tf.image.resize(tf.nn.elu(y), x.shape[1:3], method="bilinear")
+
+
+def convolution_1d(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Convolve a sequence."""
+    y = tf.nn.conv1d(x, b.variable(2, x.shape[-1], 8), 1, "SAME")
+    return tf.nn.bias_add(y, b.variable(8, scale=0.1))
+
+
 ANY_RANK: tuple[Layer, ...] = (
-    elementwise,
-    elementwise,
-    reduction,
-    movement,
-    movement,
-    layer_normalization,
-    batch_normalization,
-    scaled_channels,
-    softmax,
-    low_island,
-    double_part,
-    integer_part,
-    embedding,
-    dropout,
+    *(elementwise, elementwise, reduction, movement, movement, layer_normalization),
+    *(batch_normalization, scaled_channels, softmax, low_island, double_part),
+    *(integer_part, embedding, dropout),
 )
 BY_RANK: dict[int, tuple[Layer, ...]] = {
     2: (dense, dense, shared_dense, einsum_2d, to_sequence, to_image),
     3: (attention, dense_3d, batch_product, pool_sequence, flatten),
     4: (
-        convolution,
-        convolution,
-        depthwise,
-        fused_batch_normalization,
-        pooling,
-        pool_image,
-        flatten,
+        *(convolution, convolution, depthwise, fused_batch_normalization, pooling),
+        *(pool_image, flatten),
     ),
+}
+# Seldom used ops, dynamic shapes, state beside the values.
+SELDOM: tuple[Layer, ...] = (
+    *(norms, segments, scatter, masked, largest, moving_average, through_python),
+    *(asserted, switch_case, gradient_of_gradient, bilinear),
+)
+SELDOM_BY_RANK: dict[int, tuple[Layer, ...]] = {
+    2: (),
+    3: (convolution_1d,),
+    4: (convolutions, convolutions),
 }

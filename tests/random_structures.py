@@ -6,18 +6,13 @@ caller's setting of control flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from tests import random_extras, random_keras
-from tests.random_builder import Builder, Layer
-from tests.random_layers import ANY_RANK, BY_RANK, dense
-
-Step = Callable[[tf.Tensor], tf.Tensor]
+from tests import random_keras, random_layers
+from tests.random_layers import Builder, Layer, Unary, dense
 
 
-def same_shape_step(b: Builder, x: tf.Tensor) -> Step:
+def same_shape_step(b: Builder, x: tf.Tensor) -> Unary:
     """Return a function that keeps the shape [batch, features]; weights are outside."""
     size = x.shape[-1]
     inner, outer = b.variable(size, 8), b.variable(8, size)
@@ -184,7 +179,7 @@ def custom_gradient(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Define a gradient that clips."""
 
     @tf.custom_gradient
-    def clipped(value: tf.Tensor) -> tuple[tf.Tensor, Step]:
+    def clipped(value: tf.Tensor) -> tuple[tf.Tensor, Unary]:
         return tf.tanh(value), lambda upstream: tf.clip_by_value(upstream, -0.5, 0.5)
 
     return dense(b, clipped(x))
@@ -207,17 +202,8 @@ def controlled(b: Builder, x: tf.Tensor) -> tf.Tensor:
 # Functions cannot capture v1 reference variables.
 FUNCTIONS: tuple[Layer, ...] = (nested_function, recompute)
 STRUCTURES: tuple[Layer, ...] = (
-    while_loop,
-    two_variable_loop,
-    nested_loop,
-    scan,
-    map_rows,
-    tensor_array_loop,
-    unstacked_inputs_loop,
-    cond,
-    training_loop,
-    custom_gradient,
-    controlled,
+    *(while_loop, two_variable_loop, nested_loop, scan, map_rows, tensor_array_loop),
+    *(unstacked_inputs_loop, cond, training_loop, custom_gradient, controlled),
 )
 
 
@@ -230,6 +216,7 @@ def choose_layer(b: Builder, x: tf.Tensor, *, structures: float) -> Layer:
         extra = () if b.ref_variables else FUNCTIONS
         return b.rng.choice((*STRUCTURES, *extra))
     drawn = b.rng.random()
+    layers = random_layers
     if drawn < 0.2:
-        return b.rng.choice((*random_extras.ANY_RANK, *random_extras.BY_RANK[rank]))
-    return b.rng.choice(ANY_RANK if drawn < 0.5 else BY_RANK[rank])
+        return b.rng.choice((*layers.SELDOM, *layers.SELDOM_BY_RANK[rank]))
+    return b.rng.choice(layers.ANY_RANK if drawn < 0.5 else layers.BY_RANK[rank])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tests.recipe_builder import Builder
+from tests.recipe_parts import by_name
 
 Loss = Callable[[Builder, tf.Tensor, float], tf.Tensor]
 Training = Callable[[Builder, tf.Tensor, float], None]
@@ -138,26 +139,10 @@ def _pairs(b: Builder, loss: tf.Tensor) -> Pairs:
         return [(gradient / _LOSS_SCALE, variable) for gradient, variable in pairs]
 
 
-LOSSES: dict[str, Loss] = {
-    loss.__name__: loss
-    for loss in (
-        mean,
-        squared_error,
-        clipped_logarithm,
-        squashing_correction,
-        nearly_one,
-        cross_entropy,
-        divergence,
-        cosine,
-    )
-}
-TRAINING: dict[str, Training] = {
-    training.__name__: training
-    for training in (
-        gradients,
-        descent,
-        momentum,
-        moving_average,
-        optimizer,
-    )
-}
+LOSSES: dict[str, Loss] = by_name(
+    *(mean, squared_error, clipped_logarithm, squashing_correction, nearly_one),
+    *(cross_entropy, divergence, cosine),
+)
+TRAINING: dict[str, Training] = by_name(
+    *(gradients, descent, momentum, moving_average, optimizer)
+)

@@ -6,19 +6,18 @@ A recipe says what a program is made of; hypothesis draws and shrinks recipes, a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TypeVar
 
 import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.placing import KIND, placed
 from tests.programs import Program, control_flow, program_from_graph
 from tests.recipe_builder import Builder, Sample
-from tests.recipe_inputs import INPUTS
-from tests.recipe_layers import LAYERS
-from tests.recipe_loops import LOOPS
+from tests.recipe_parts import INPUTS, LAYERS, LOOPS
 from tests.recipe_training import LOSSES, TRAINING
 
 # Of the last bias; most have none.
@@ -39,6 +38,9 @@ _COUNTS = {
 # The larger ones take their time.
 _WIDTHS = (16, 32, 64, 16, 32, 64, 16, 32, 128, 256)
 _SMALL_STEPS = ("residual", "euler")
+
+
+Drawn = TypeVar("Drawn")
 
 
 class Brief:
@@ -116,7 +118,7 @@ def build(recipe: Recipe, kind: str = KIND) -> Dish:
         b = Builder(recipe.batch, recipe.width, recipe.positive, recipe.ref)
         x = INPUTS[recipe.inputs](b)
         for part in recipe.layers:
-            with _scoped(part):
+            with tf.name_scope(part.kind):
                 x = {**LAYERS, **LOOPS}[part.kind](b, x, part.count, part.amount)
         b.fetch(x, "output")
         if recipe.loss:
@@ -136,12 +138,6 @@ def build(recipe: Recipe, kind: str = KIND) -> Dish:
     on_devices = placed(program.graph_def, kind)
     program = dataclasses.replace(program, graph_def=on_devices)
     return Dish(program, variables, b.sample)
-
-
-@contextlib.contextmanager
-def _scoped(part: Part) -> Iterator[None]:
-    with tf.name_scope(part.kind):
-        yield
 
 
 @st.composite
@@ -186,3 +182,58 @@ def parts(draw: st.DrawFn) -> Part:
     if kind in ("inner_steps", "training_loop"):
         return Part(kind, count, draw(st.sampled_from((0.1, 0.01))))
     return Part(kind, count)
+
+
+def recipe_of(number: int) -> Recipe:
+    """Return the recipe of a seed."""
+    return drawn_from(recipes(), number)
+
+
+class _BrokenError(AssertionError):
+    """Tells hypothesis that a recipe breaks the rule."""
+
+
+def drawn_from(strategy: st.SearchStrategy[Drawn], number: int) -> Drawn:
+    """Return what a strategy draws from a seed."""
+    drawn: list[Drawn] = []
+    _draw(strategy, number, drawn.append)
+    return drawn[-1]
+
+
+def smallest_of(
+    strategy: st.SearchStrategy[Drawn], number: int, breaks: Callable[[Drawn], bool]
+) -> Drawn:
+    """Return what it is shrunk to while it `breaks`."""
+    broken = [drawn_from(strategy, number)]
+
+    def test(recipe: Drawn) -> None:
+        if breaks(recipe):
+            broken.append(recipe)
+            raise _BrokenError
+
+    try:
+        _draw(strategy, number, test)
+    except _BrokenError:
+        pass
+    return broken[-1]
+
+
+def _draw(
+    strategy: st.SearchStrategy[Drawn], number: int, test: Callable[[Drawn], None]
+) -> None:
+    """Run a test on the simplest recipe, and on the one of the seed."""
+
+    @given(strategy)
+    def run(recipe: Drawn) -> None:
+        test(recipe)
+
+    phases = [Phase.generate, Phase.shrink]
+    options = settings(
+        max_examples=2,
+        database=None,
+        deadline=None,
+        phases=phases,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(number)(options(run))()

@@ -9,14 +9,18 @@ Exit code 0 when the rule holds.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hypothesis.strategies import SearchStrategy
+
+from tests import skip_recipes
 from tests.campaign import Command
-
-if TYPE_CHECKING:
-    from tests.skip_recipes import Recipe
+from tests.recipes import drawn_from, smallest_of
+from tests.skip_check import check, prepare
+from tests.skip_recipes import Recipe, recipes
 
 # Of a seed's last digit in this number system.
 _REPLICAS = (0, 0, 0, 2, 0, 0, 0, 1)
@@ -24,39 +28,25 @@ _REPLICAS = (0, 0, 0, 2, 0, 0, 0, 1)
 
 def recipe_of(seed: int) -> Recipe:
     """Return the program of a seed."""
-    from tests.recipe_seeds import drawn_from
-    from tests.skip_recipes import recipes
-
-    return drawn_from(recipes(_replicas(seed)), seed)
+    return drawn_from(_strategy(seed), seed)
 
 
-def _replicas(seed: int) -> int:
-    return _REPLICAS[seed % len(_REPLICAS)]
+def _strategy(seed: int) -> SearchStrategy[Recipe]:
+    return recipes(_REPLICAS[seed % len(_REPLICAS)])
 
 
 def _check(seed: int) -> dict[str, Any]:
-    import dataclasses
-
-    from tests.skip_check import check, prepare
-
     prepare()
     outcome = dataclasses.asdict(check(recipe_of(seed)))
     failure = outcome.pop("failure")
     if failure:
-        failure += f"\n  smallest: {_smallest(seed, failure)!r}"
+        smallest = smallest_of(
+            _strategy(seed),
+            seed,
+            lambda recipe: _kind(check(recipe).failure) == _kind(failure),
+        )
+        failure += f"\n  smallest: {smallest!r}"
     return {"failures": [failure] if failure else [], **outcome}
-
-
-def _smallest(seed: int, failure: str) -> Recipe:
-    """Return the smallest program that fails in the same way."""
-    from tests.recipe_seeds import smallest_of
-    from tests.skip_check import check
-    from tests.skip_recipes import recipes
-
-    def breaks(recipe: Recipe) -> bool:
-        return _kind(check(recipe).failure) == _kind(failure)
-
-    return smallest_of(recipes(_replicas(seed)), seed, breaks)
 
 
 def _kind(failure: str) -> str:
@@ -65,16 +55,8 @@ def _kind(failure: str) -> str:
     return " ".join(word for word in words[:12] if word.isalpha())
 
 
-def _reproduce(seed: int) -> bool:
-    """Check one seed and show what comes of it."""
-    return _try_recipe(repr(recipe_of(seed)))
-
-
 def _try_recipe(text: str) -> bool:
     """Check one recipe and show what comes of it."""
-    from tests import skip_recipes
-    from tests.skip_check import check, prepare
-
     prepare()
     recipe = eval(text, vars(skip_recipes))
     outcome = check(recipe)
@@ -92,7 +74,13 @@ def _summary(totals: Counter[str]) -> str:
 
 
 COMMAND = Command(
-    "tests.skips", __doc__, _check, _reproduce, _summary, 1200, _try_recipe
+    "tests.skips",
+    __doc__,
+    _check,
+    lambda seed: _try_recipe(repr(recipe_of(seed))),
+    _summary,
+    1200,
+    _try_recipe,
 )
 
 if __name__ == "__main__":

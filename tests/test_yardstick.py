@@ -16,8 +16,7 @@ from tests import recipes as recipes_module
 from tests.hand_casts import rounded
 from tests.placing import has_kernel
 from tests.programs import captured_as_by_grappler
-from tests.recipe_seeds import recipe_of, smallest
-from tests.recipes import Part, Recipe, build, recipes
+from tests.recipes import Part, Recipe, build, recipe_of, recipes, smallest_of
 from tests.rule import Finding, judge
 from tests.soundness import FLOAT32, LOW_DTYPES
 from tests.yardstick_check import PLANS, check, contest_of, plan_of
@@ -298,7 +297,9 @@ def test_a_failing_seed_is_shrunk_to_the_part_that_fails() -> None:
         return any(part.kind == "euler" for part in recipe.layers)
 
     number = next(seed for seed in range(100) if breaks(recipe_of(seed)))
-    assert smallest(number, breaks) == Recipe(layers=(Part("euler", 10, 0.01),))
+    assert smallest_of(recipes(), number, breaks) == Recipe(
+        layers=(Part("euler", 10, 0.01),)
+    )
 
 
 def test_samples_differ_in_data_and_weights() -> None:

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests import recipes
 from tests.campaign import Command
-
-if TYPE_CHECKING:
-    from tests.recipes import Recipe
-    from tests.yardstick_check import PlanKind
+from tests.recipes import Recipe, recipe_of, smallest_of
+from tests.yardstick_check import PLANS, check, plan_of
 
 
 def _check(seed: int) -> dict[str, Any]:
-    from tests.recipe_seeds import recipe_of
-    from tests.yardstick_check import check, plan_of
-
     recipe = recipe_of(seed)
-    outcome = check(recipe, (plan_of(recipe),))
-    failures = [
-        f"{plan}: {finding}\n  smallest: {_smallest(seed, plan, finding.kind)!r}"
-        for plan, finding in list(outcome.failures.items())[:1]
-    ]
+    plan = plan_of(recipe)
+    outcome = check(recipe, (plan,))
+    failures = []
+    if worst := outcome.failures.get(plan):
+
+        def breaks(smaller: Recipe) -> bool:
+            finding = check(smaller, (plan,)).failures.get(plan)
+            return finding is not None and finding.kind == worst.kind
+
+        smallest = smallest_of(recipes.recipes(), seed, breaks)
+        failures = [f"{plan}: {worst}\n  smallest: {smallest!r}"]
     return {
         "failures": failures,
         "programs": outcome.rewritten > 0,
@@ -38,30 +40,8 @@ def _check(seed: int) -> dict[str, Any]:
     }
 
 
-def _smallest(seed: int, plan: PlanKind, kind: str) -> Recipe:
-    """Return the smallest program of which the same plan gets the same result wrong."""
-    from tests.recipe_seeds import smallest
-    from tests.yardstick_check import check
-
-    def breaks(recipe: Recipe) -> bool:
-        finding = check(recipe, (plan,)).failures.get(plan)
-        return finding is not None and finding.kind == kind
-
-    return smallest(seed, breaks)
-
-
-def _reproduce(seed: int) -> bool:
-    """Check one seed and show what each plan does."""
-    from tests.recipe_seeds import recipe_of
-
-    return _try_recipe(repr(recipe_of(seed)))
-
-
 def _try_recipe(text: str) -> bool:
     """Check one recipe and show what each plan does."""
-    from tests import recipes
-    from tests.yardstick_check import PLANS, check
-
     recipe = eval(text, vars(recipes))
     print(recipe)
     outcome = check(recipe, PLANS)
@@ -79,7 +59,13 @@ def _summary(totals: Counter[str]) -> str:
 
 
 COMMAND = Command(
-    "tests.yardstick", __doc__, _check, _reproduce, _summary, 1200, _try_recipe
+    "tests.yardstick",
+    __doc__,
+    _check,
+    lambda seed: _try_recipe(repr(recipe_of(seed))),
+    _summary,
+    1200,
+    _try_recipe,
 )
 
 if __name__ == "__main__":

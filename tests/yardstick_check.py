@@ -18,7 +18,7 @@ from tests.hand_casts import by_hand, with_exact_sums
 from tests.large_prices import LargePrices
 from tests.placing import GPUS, KIND
 from tests.programs import captured_as_by_grappler
-from tests.recipe_loops import LOOPS
+from tests.recipe_parts import LOOPS
 from tests.recipes import Dish, Recipe, build
 from tests.rewriters import ArbitraryPrices
 from tests.rule import Finding, judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu.device import ON_THE_DEVICE
-from tests.recipe_seeds import recipe_of
+from tests.recipes import recipe_of
 from tests.yardstick_check import PLANS, check
 
 pytestmark = ON_THE_DEVICE
