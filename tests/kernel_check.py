@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tensorflow as tf
 
+import tf_amp
 from tests import kernel_calls, kernel_numpy
 from tests.kernel_calls import Operands
 from tests.kernel_cases import KernelCase
@@ -32,6 +33,11 @@ _INEXACT = {
     *("Log1p", "Softplus", "Selu", "TanhGrad", "SigmoidGrad", "GeluTanh", "GeluErf"),
     *("EuclideanNorm", "Softsign", "Reciprocal", "Pow"),
 }
+# Through tf-amp, of the norm, for results that are not exact.
+_LARGEST_ERROR = 0.02
+# The smallest normal number of float16; what is less as a whole, such as GELU of a
+# number far below zero, has no digits there.
+_LEAST_NORM = 2.0**-14
 # What TensorFlow says of an op that has no such kernel.
 REFUSALS = (tf.errors.OpError, TypeError, ValueError)
 
@@ -141,6 +147,66 @@ def faults_of(
             ran = ran or (got is not None and dtype in LOW_DTYPES)
             faults += right.faults(dtype, draw, got or ())[:1]
     return faults if ran else None
+
+
+def faults_through(
+    case: KernelCase, opt_level: str, low_dtypes: Iterable[str] = LOW_DTYPES
+) -> list[Fault] | None:
+    """Return what is wrong with what tf-amp makes of a case's float32 program."""
+    if case.mode == "eager":
+        case = dataclasses.replace(case, mode="fused")
+    faults = []
+    for draw in draws_of(case):
+        operands = kernel_calls.operands_of(case, draw)
+        right = _right_in_float32(case, operands)
+        if right is None:
+            return None
+        for dtype in low_dtypes:
+            got = _run_through(case, operands, right, dtype, opt_level)
+            faults += right.faults(dtype, draw, got)[:1] or _far_off(
+                right, dtype, draw, got
+            )
+    return faults
+
+
+def _right_in_float32(case: KernelCase, operands: Operands) -> Right | None:
+    """Return the results that the float32 program has, with their roundings."""
+    right = right_results(case, operands)
+    if right is None:
+        return None
+    typed = kernel_calls.cast(case, operands, "float32")
+    try:
+        results = kernel_calls.runner(case)(typed)
+    except REFUSALS:
+        return None
+    arrays = [np.asarray(value.numpy(), np.float64) for value in results]
+    return dataclasses.replace(right, results=arrays)
+
+
+def _run_through(
+    case: KernelCase, operands: Operands, right: Right, dtype: str, opt_level: str
+) -> list[tf.Tensor]:
+    """Run the program rewritten, in dirty memory."""
+    typed = kernel_calls.cast(case, operands, "float32")
+    tf_amp.enable(dtype, opt_level=opt_level, strict=True)
+    try:
+        call = kernel_calls.runner(case)
+        dirty([*right.results, *typed.values()])
+        return call(typed)
+    finally:
+        tf_amp.disable()
+
+
+def _far_off(right: Right, dtype: str, draw: str, got: list[tf.Tensor]) -> list[Fault]:
+    """Return faults of results that are off as a whole; exact ones were judged."""
+    if right.exact:
+        return []
+    for value, expected in zip(got, right.results, strict=True):
+        norm = max(float(np.linalg.norm(expected)), _LEAST_NORM)
+        error = float(np.linalg.norm(value.numpy() - expected) / norm)
+        if not error <= _LARGEST_ERROR:
+            return [Fault(dtype, draw, error, expected.size, expected.size)]
+    return []
 
 
 def run(case: KernelCase, operands: Operands, right: Right) -> list[tf.Tensor] | None:

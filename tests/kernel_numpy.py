@@ -52,7 +52,7 @@ def _input_gradient(
     for tap, places in _taps(filter.shape, sizes, attributes):
         part = slopes @ window[tap].swapaxes(-1, -2)
         padded[places] += part.reshape(*part.shape[:-3], -1)
-    before = [pair[0] for pair in _pads(shape, filter.shape, attributes)[0]]
+    before = [pair[0] for pair in padded_sizes(shape, filter.shape, attributes)[0]]
     inner = [slice(b, b + n) for b, n in zip(before, shape[1:-1], strict=True)]
     return padded[(slice(None), *inner)]
 
@@ -94,13 +94,14 @@ def _padded(
     value: np.ndarray, window: Shape, attributes: Mapping[str, Any]
 ) -> tuple[np.ndarray, Shape]:
     """Return padded images, and the result's size."""
-    pads, sizes = _pads(value.shape, window, attributes)
+    pads, sizes = padded_sizes(value.shape, window, attributes)
     return np.pad(value, [(0, 0), *pads, (0, 0)]), sizes
 
 
-def _pads(
+def padded_sizes(
     shape: Shape, window: Shape, attributes: Mapping[str, Any]
 ) -> tuple[list[tuple[int, int]], Shape]:
+    """Return padding and the result's size by axis: none where no window fits in."""
     pads, sizes = [], []
     for axis in range(1, len(shape) - 1):
         stride, dilation = _steps(attributes, axis)
@@ -113,7 +114,7 @@ def _pads(
         elif attributes["padding"] == "EXPLICIT":
             pair = tuple(attributes["explicit_paddings"][2 * axis : 2 * axis + 2])
         pads.append(pair)
-        sizes.append((shape[axis] + sum(pair) - reach) // stride + 1)
+        sizes.append(max((shape[axis] + sum(pair) - reach) // stride + 1, 0))
     return pads, tuple(sizes)
 
 

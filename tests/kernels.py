@@ -12,9 +12,11 @@ import functools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
+from tests import kernel_check, kernel_draws
 from tests.campaign import Command
 from tests.kernel_cases import KernelCase, parsed
 
@@ -30,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         "tests.kernels",
         __doc__ or "",
         functools.partial(_check_seed, options),
-        functools.partial(_reproduce, options),
+        lambda seed: _show(options, _drawn(options, seed)),
         _summary,
         own_options=(_parser(),),
         passed=tuple(_words(options)),
@@ -60,35 +62,27 @@ def _words(options: argparse.Namespace) -> list[str]:
     return words + (["--through", options.through] if options.through else [])
 
 
-def _drawn(options: argparse.Namespace) -> Callable[[int], KernelCase]:
-    from tests.kernel_directed import directed
-    from tests.kernel_draws import draw
-
-    return directed if options.directed else draw
+def _drawn(options: argparse.Namespace, seed: int) -> KernelCase:
+    draw = kernel_draws.directed if options.directed else kernel_draws.draw
+    return draw(seed)
 
 
 @functools.cache
 def _set_threads(count: int) -> None:
-    import tensorflow as tf
-
     tf.config.threading.set_intra_op_parallelism_threads(count)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def _faults(options: argparse.Namespace, case: KernelCase) -> list[Any] | None:
     _set_threads(options.threads)
-    low_dtypes = (options.dtype,) if options.dtype else ("bfloat16", "float16")
+    low_dtypes = (options.dtype,) if options.dtype else kernel_check.LOW_DTYPES
     if options.through:
-        from tests.kernel_through import faults_of
-
-        return faults_of(case, options.through, low_dtypes)
-    from tests.kernel_check import faults_of
-
-    return faults_of(case, ("float32", *low_dtypes))
+        return kernel_check.faults_through(case, options.through, low_dtypes)
+    return kernel_check.faults_of(case, ("float32", *low_dtypes))
 
 
 def _check_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    case = _drawn(options)(seed)
+    case = _drawn(options, seed)
     faults = _faults(options, case)
     if faults is None:
         return {"failures": [], "refused": 1}
@@ -97,10 +91,6 @@ def _check_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     texts = [f"{too}{fault}, {_threads(options)}: {case}" for fault in faults]
     wrong = {f"{case.op} {dtype}": 1 for dtype in dtypes}
     return {"failures": ["\n  ".join(texts)] if texts else [], **wrong}
-
-
-def _reproduce(options: argparse.Namespace, seed: int) -> bool:
-    return _show(options, _drawn(options)(seed))
 
 
 def _show(options: argparse.Namespace, case: KernelCase) -> bool:

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import kernel_calls, kernel_check, kernel_through
+from tests import kernel_calls, kernel_check
 from tests.kernel_cases import KernelCase, parsed
 from tests.kernel_check import Right
-from tests.kernel_directed import directed
-from tests.kernel_draws import draw
+from tests.kernel_draws import directed, draw
 
 _CONVOLUTION = parsed(
     "Conv2D(input:2x5x6x3, filter:3x2x3x4, strides=[1,1,2,1], padding='SAME') [eager]"
@@ -139,4 +138,4 @@ def test_convolutions_in_numpy_are_those_of_tensorflow_in_float32(line: str) -> 
 
 def test_a_product_is_right_through_tf_amp() -> None:
     case = parsed("MatMul(a:8x16, b:16x8, bias:8) > BiasAdd > Relu [fused]")
-    assert kernel_through.faults_of(case, "O2") == []
+    assert kernel_check.faults_through(case, "O2") == []
