@@ -218,11 +218,11 @@ def _is_symbolic(tensor: Any) -> bool:
 _FINITE = "_tf_amp_finite"
 
 
-# How calls for gradients have come out so far, by state and replica, and at first.
-_NAMES = ("good_steps", "skipped_steps", "finite")
-_Count = tuple[int, ...]
+# How calls for gradients have come out so far, by state and replica.
+# Good steps are counted anew whenever the scale grows.
+_NAMES = ("scale", "good_steps", "skipped_steps", "finite")
+_Count = tuple[float, ...]
 _Counts = dict[tuple[Any, int], _Count]
-_NONE: _Count = (0, 0, 1)
 
 # By optimizer: the counts when it was last asked.
 _last_counts: weakref.WeakKeyDictionary[Any, _Counts] = weakref.WeakKeyDictionary()
@@ -247,9 +247,13 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
         return False
     if len(known) == len(parts):
         return True
-    now = {(state, _replica()): _count_of(state) for state in states}
+    now = {(state, _replica()): _count_in(state, state.read()) for state in states}
     before = {} if optimizer is None else _last_counts.setdefault(optimizer, {})
-    news = [count for key, count in now.items() if count != before.get(key, _NONE)]
+    news = [
+        count
+        for key, count in now.items()
+        if count != (before.get(key) or _count_in(key[0], key[0].initial()))
+    ]
     before.update(now)
     if news and not any(is_finite for *_, is_finite in news):
         return False
@@ -274,9 +278,9 @@ def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
     return finite or not tf.raw_ops.VarIsInitializedOp(resource=target)
 
 
-def _count_of(state: Any) -> _Count:
-    counters = state.values_in({"counters": state.read()["counters"]})
-    return tuple(counters[name] for name in _NAMES)
+def _count_in(state: Any, vectors: Any) -> _Count:
+    values = state.values_in(vectors)
+    return tuple(values[name] for name in _NAMES)
 
 
 def _replica() -> int:

@@ -94,6 +94,10 @@ TWO_TRAININGS = {
         Recipe(plants=(BAD,), traced=False),
         Recipe(GROWN, plants=((),), traced=False),
     ),
+    "an overflow of gradients of data, while the scale grows": (
+        Recipe((Take((Loss("penalty"),), asked=()),), plants=(BAD,), traced=False),
+        Recipe(GROWN, plants=((),), traced=False),
+    ),
 }
 
 
