@@ -136,8 +136,8 @@ _OF_TOOLS = (
     Fault(
         "explain prints seconds of float32 as those of 16 bits, and vice versa.",
         "tf_amp/tools/prediction.py",
-        "yield row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)",
-        "yield row.op, str(row.nodes), *_cells(row.mixed), *_cells(row.float32)",
+        "(row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed))",
+        "(row.op, str(row.nodes), *_cells(row.mixed), *_cells(row.float32))",
         (
             f"{_TOOLS}/explain/test_prediction.py::"
             "test_a_row_prints_the_times_of_float32_before_those_mixed",
@@ -174,8 +174,8 @@ _OF_TOOLS = (
     Fault(
         "bench calls faster what is slower in one of its rounds.",
         "tf_amp/tools/bench/record.py",
-        "if speed_up.lowest > 1.0:",
-        "if speed_up.median > 1.0:",
+        "if self.lowest > 1.0:",
+        "if self.median > 1.0:",
         (f"{_TOOLS}/bench/test_record.py",),
     ),
     Fault(

@@ -6,6 +6,7 @@ node, and which GPUs a link, is what the kernel and `nvidia-smi` report.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pathlib
@@ -27,7 +28,6 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report.display import FittedTable
-from tf_amp.rewriting import graph_settings
 from tf_amp.runtime import switch
 from tf_amp.tools.bench.record import versions_of
 
@@ -46,15 +46,6 @@ def versions() -> Finding:
     """List the versions of what computes."""
     pairs = (("Python", platform.python_version()), *versions_of(_DISTRIBUTIONS))
     return Finding("versions", ", ".join(map(" ".join, pairs)))
-
-
-def why_unusable(config: AmpConfig) -> str:
-    """Say why no graph could be planned with some settings; empty: one can be."""
-    try:
-        graph_settings.check_config(config)
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 def onednn(config: AmpConfig) -> Findings:
@@ -83,8 +74,7 @@ def found_devices(config: AmpConfig) -> Findings:
 
 def machine(config: AmpConfig) -> Findings:
     """Say which CPUs and GPUs share a NUMA node, which GPUs a link, and how to bind."""
-    nodes, topology = nodes_here(), topology_here()
-    yield Finding("machine", described(nodes, topology))
+    yield Finding("machine", described(nodes_here(), topology_here()))
 
 
 def wrong_kernels(config: AmpConfig) -> Findings:
@@ -161,15 +151,20 @@ def described(nodes: Mapping[str, str], topology: str) -> str:
       nodes: lists of CPUs, such as "0-3,8-11", by the nodes' numbers.
       topology: what `nvidia-smi topo -m` prints; empty where there is none.
     """
-    gpus = _gpus_of(topology)
+    # Rows of GPUs, by name, each by its columns' heads.
+    lines = _ESCAPES.sub("", topology).splitlines()
+    table = [[cell.strip() for cell in line.split("\t")] for line in lines]
+    heads = next((row for row in table if row[1:2] == ["GPU0"]), [])
+    named = [row for row in table if heads and re.fullmatch(r"GPU\d+", row[0])]
+    gpus = {row[0]: dict(zip(heads, row, strict=False)) for row in named}
     said = []
     for node, cpus in nodes.items():
         here = [name for name, row in gpus.items() if row.get(_AFFINITY) == node]
         said.append(", ".join([f"NUMA node {node}: CPUs {cpus}", *here]))
     pairs: dict[str, list[str]] = {}
-    for first, row in gpus.items():
-        for second in list(gpus)[list(gpus).index(first) + 1 :]:
-            pairs.setdefault(row.get(second, "?"), []).append(f"{first}-{second}")
+    for first, second in itertools.combinations(gpus, 2):
+        link = gpus[first].get(second, "?")
+        pairs.setdefault(link, []).append(f"{first}-{second}")
     said += [f"link {kind}: {', '.join(linked)}" for kind, linked in pairs.items()]
     if len(nodes) > 1:
         one = next(iter(nodes))
@@ -183,11 +178,16 @@ def nodes_here(
 ) -> dict[str, str]:
     """Read the nodes with CPUs that this process may use; None asks the kernel."""
     usable = set(os.sched_getaffinity(0) if allowed is None else allowed)
+
+    def numbers(cpus: str) -> set[int]:
+        parts = [part.partition("-") for part in cpus.split(",") if part]
+        return {n for a, _, b in parts for n in range(int(a), int(b or a) + 1)}
+
     folders = {path.parent.name[4:]: path for path in root.glob("node[0-9]*/cpulist")}
     lists = {
         node: folders[node].read_text().strip() for node in sorted(folders, key=int)
     }
-    return {node: cpus for node, cpus in lists.items() if usable & _numbers(cpus)}
+    return {node: cpus for node, cpus in lists.items() if usable & numbers(cpus)}
 
 
 def topology_here() -> str:
@@ -201,20 +201,6 @@ def topology_here() -> str:
         return ""
 
 
-def _numbers(cpus: str) -> set[int]:
-    parts = [part.partition("-") for part in cpus.split(",") if part]
-    return {n for a, _, b in parts for n in range(int(a), int(b or a) + 1)}
-
-
-def _gpus_of(topology: str) -> dict[str, dict[str, str]]:
-    """Return the rows of GPUs, by name, each by its columns' heads."""
-    lines = _ESCAPES.sub("", topology).splitlines()
-    rows = [[cell.strip() for cell in line.split("\t")] for line in lines]
-    heads = next((row for row in rows if row[1:2] == ["GPU0"]), [])
-    named = [row for row in rows if re.fullmatch(r"GPU\d+", row[0])]
-    return {row[0]: dict(zip(heads, row, strict=False)) for row in named if heads}
-
-
 def show_learned(*, as_json: bool) -> None:
     """Print the lessons of every device in the user's cache folder.
 
@@ -225,39 +211,32 @@ def show_learned(*, as_json: bool) -> None:
     if cache_dir is None:
         raise ConfigError(f"There is no folder where lessons are kept; {CACHE} is one.")
     path = memory_path(cache_dir)
-    devices = {name: lessons_in(fields) for name, fields in fields_of(path).items()}
+    learned = {
+        name: [(_fields(cell, each), each) for cell, each in sorted(lessons.items())]
+        for name, fields in fields_of(path).items()
+        if (lessons := lessons_in(fields))
+    }
     if as_json:
-        rows = [
-            {"device": name, **_fields(cell, lesson)}
-            for name, lessons in devices.items()
-            for cell, lesson in sorted(lessons.items())
-        ]
-        show_json(rows)
+        show_json(
+            {"device": name, **fields}
+            for name, rows in learned.items()
+            for fields, _ in rows
+        )
         return
-    if not any(devices.values()):
+    if not learned:
         print(f"Nothing was learned yet: {path} has no readings.")
-    for name, lessons in devices.items():
-        if lessons:
-            rich.print(escape(name), _table(lessons.items()))
-
-
-def _table(lessons: Iterable[tuple[str, Lesson]]) -> FittedTable:
-    rows = (tuple(_cells(cell, lesson)) for cell, lesson in sorted(lessons))
-    return FittedTable(_COLUMNS, rows, spare=("profile", "readings"))
-
-
-def _cells(cell: str, lesson: Lesson) -> Iterator[str]:
-    fields = _fields(cell, lesson)
-    yield f"{fields['op']} {fields['size']}"
-    yield fields["dtype"]
-    yield fields["profile"]
-    if lesson.is_believed:
-        yield f"{lesson.ratio:.2f} (within {math.expm1(lesson.error):.0%})"
-    elif lesson.logs:
-        yield "not believed: readings are few, or disagree"
-    else:
-        yield "too short to tell"
-    yield f"{len(lesson.logs)}"
+    for name, rows in learned.items():
+        cells = []
+        for fields, lesson in rows:
+            told = "too short to tell"
+            if lesson.is_believed:
+                told = f"{lesson.ratio:.2f} (within {math.expm1(lesson.error):.0%})"
+            elif lesson.logs:
+                told = "not believed: readings are few, or disagree"
+            named = (f"{fields['op']} {fields['size']}", fields["dtype"])
+            cells.append((*named, fields["profile"], told, f"{len(lesson.logs)}"))
+        table = FittedTable(_COLUMNS, cells, spare=("profile", "readings"))
+        rich.print(escape(name), table)
 
 
 def _fields(cell: str, lesson: Lesson) -> dict[str, Any]:

@@ -40,17 +40,38 @@ class Options:
 
     def seconds(self, name: str, help: str, default: float | None = None) -> None:
         """Add a number of seconds, up to a year."""
-        self.add(name, type=_seconds, metavar="N", help=help, default=default)
+
+        def seconds_from(text: str) -> float:
+            try:
+                value = float(text)
+            except ValueError:
+                value = math.nan
+            if not 0.0 < value <= MOST_SECONDS:
+                raise argparse.ArgumentTypeError(
+                    f"received {text!r}; wanted are seconds, a number greater than 0 "
+                    f"and at most {MOST_SECONDS:.0f}"
+                )
+            return value
+
+        self.add(name, type=seconds_from, metavar="N", help=help, default=default)
 
     def rows(self, name: str, default: int) -> None:
         """Add how many rows are printed; 0 becomes None, for all of them."""
         said = f"rows to print ({default}); 0 for all"
-        self.add(name, type=_rows, metavar="N", help=said, default=default)
+        self.add(
+            name,
+            type=lambda text: _whole_number(text, 0) or None,
+            metavar="N",
+            help=said,
+            default=default,
+        )
 
     def batch(self) -> None:
         """Add the size of a batch that a stored model leaves open."""
         said = "plan for this size where a model leaves the first one open"
-        self.add("--batch", type=_count, metavar="N", help=said)
+        self.add(
+            "--batch", type=lambda text: _whole_number(text, 1), metavar="N", help=said
+        )
 
     def checked(
         self, name: str, check: Callable[[str, str], object], **more: Any
@@ -132,29 +153,12 @@ def environment_from(options: argparse.Namespace) -> dict[str, str]:
     return {name: text_of(value) for name, value in given.items() if value}
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 1 or more")
-    return int(text)
-
-
-def _rows(text: str) -> int | None:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 0 or more")
-    return int(text) or None
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value <= MOST_SECONDS:
+def _whole_number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
-            f"received {text!r}; wanted are seconds, a number greater than 0 and at "
-            f"most {MOST_SECONDS:.0f}"
+            f"received {text!r}; wanted is {least} or more"
         )
-    return value
+    return int(text)
 
 
 def check_model(options: argparse.Namespace) -> None:

@@ -107,8 +107,17 @@ def progress_shown() -> Iterator[None]:
     from rich.console import Console
 
     console = Console(stderr=True)
+    last = time.monotonic()
+
+    def show_line(what: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SILENT_SECONDS:
+            last = time.monotonic()
+            of_all = "" if total is None else f" ({done} of {total})"
+            print(f"tf-amp: {what}{of_all} ...", file=sys.stderr, flush=True)
+
     if not console.is_terminal:
-        with progress.listened_to(_lines()):
+        with progress.listened_to(show_line):
             yield
         return
     bar = bars.Progress(
@@ -130,20 +139,6 @@ def progress_shown() -> Iterator[None]:
         yield
 
 
-def _lines() -> progress.Listener:
-    """Return a listener that prints a line, but not soon after the last one."""
-    last = time.monotonic()
-
-    def show(what: str, done: int, total: int | None) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SILENT_SECONDS:
-            last = time.monotonic()
-            of_all = "" if total is None else f" ({done} of {total})"
-            print(f"tf-amp: {what}{of_all} ...", file=sys.stderr, flush=True)
-
-    return show
-
-
 @dataclasses.dataclass
 class Script:
     """The script of a command, and the exit code that it has ended with."""
@@ -156,7 +151,11 @@ class Script:
         code = running_scripts.run_limited(
             str(self.options.model), self.options.script_arguments, self.options.seconds
         )
-        self.code = running_scripts.exit_code_of(code)
+        if code is not None and not isinstance(code, int):
+            # What `python` would print, too.
+            print(code, file=sys.stderr)
+            code = FAILED
+        self.code = code or DONE
         if self.code:
             say(f"the script ended with exit code {self.code}.")
 

@@ -42,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     line = list(sys.argv[1:] if argv is None else argv)
     if line and line[0] not in _commands() and line[0][:1] != "-":
-        if meant := _meant_by(line[0]):
-            say(f"{line[0]!r} is no command, nor a script; did you mean {meant}?")
+        near = difflib.get_close_matches(line[0], _commands(), n=1)
+        if near and not os.path.exists(line[0]):
+            say(f"{line[0]!r} is no command, nor a script; did you mean {near[0]}?")
             return REFUSED
         line.insert(0, "run")
     line, own = split(line)
@@ -64,12 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say("interrupted.")
         return INTERRUPTED
-
-
-def _meant_by(word: str) -> str:
-    """Return the command that a word is a slip of; empty if it may be a script."""
-    near = difflib.get_close_matches(word, _commands(), n=1)
-    return "" if os.path.exists(word) else "".join(near)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

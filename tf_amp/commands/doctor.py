@@ -12,24 +12,22 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tf_amp.commands._options import Options
 from tf_amp.commands._results import DONE, FAILED
 from tf_amp.config.amp_config import (
     CACHE,
-    OWN_PREFIX,
     REWRITE_SWITCH,
     SWITCH,
-    SWITCH_PREFIX,
     AmpConfig,
     settings_set,
     switches_set,
 )
-from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.errors import AmpError, TensorFlowMissingError
 from tf_amp.runtime import autostart
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.bench.job import without_settings
 
 SUMMARY = "say whether it works here, and how to fix it"
 EXITS = {DONE: "healthy", FAILED: "not healthy"}
@@ -88,7 +86,11 @@ def report_health(*, as_json: bool = False) -> int:
     for finding in examine():
         findings.append(finding)
         if not as_json:
-            _show(finding)
+            mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
+            # Not a table: a command that is wrapped cannot be copied.
+            print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
+            if finding.remedy:
+                print(f"{'':<21}-> {finding.remedy}", flush=True)
     is_healthy = not any(finding.fatal for finding in findings)
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in findings]
@@ -96,15 +98,6 @@ def report_health(*, as_json: bool = False) -> int:
     else:
         print("healthy" if is_healthy else "not healthy: see the lines marked FAIL")
     return DONE if is_healthy else FAILED
-
-
-def _show(finding: Finding) -> None:
-    """Print a line, and another one for the remedy."""
-    mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
-    # Not a table: a command that is wrapped cannot be copied.
-    print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
-    if finding.remedy:
-        print(f"{'':<21}-> {finding.remedy}", flush=True)
 
 
 def examine() -> Iterator[Finding]:
@@ -130,36 +123,26 @@ def examine() -> Iterator[Finding]:
         yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
         return
     from tf_amp.commands import _doctor_checks as checks
+    from tf_amp.rewriting.graph_settings import check_config
 
     yield checks.versions()
-    if config is not None and (why := checks.why_unusable(config)):
-        yield Finding("settings", why, _FIX_SETTING, fatal=True)
-        config = None
-    for check in checks.CHECKS:
-        yield from _guarded(check, config or _without_settings())
-
-
-def _without_settings() -> AmpConfig:
-    """Return the configuration as if nothing were set; the cache stays where it is."""
-    prefixes = (OWN_PREFIX, SWITCH_PREFIX, LIST_PREFIX)
-    return AmpConfig.from_env(
-        {
-            name: value
-            for name, value in os.environ.items()
-            if name == CACHE or not name.startswith(prefixes)
-        }
-    )
-
-
-def _guarded(
-    check: Callable[[AmpConfig], Iterator[Finding]], config: AmpConfig
-) -> Iterator[Finding]:
-    """Turn what a check raises into a finding: the report goes on."""
     try:
-        yield from check(config)
-    except Exception as error:
-        state = f"{type(error).__name__}: {error}"
-        yield Finding(check.__name__.replace("_", " "), state, REINSTALL, fatal=True)
+        if config is not None:
+            check_config(config)
+    except AmpError as error:
+        yield Finding("settings", str(error), _FIX_SETTING, fatal=True)
+        config = None
+    if config is None:
+        # As if nothing were set; the cache stays where it is.
+        cache = {CACHE: os.environ[CACHE]} if CACHE in os.environ else {}
+        config = AmpConfig.from_env({**without_settings(os.environ), **cache})
+    for check in checks.CHECKS:
+        try:
+            yield from check(config)
+        except Exception as error:
+            # The report goes on.
+            what, state = check.__name__, f"{type(error).__name__}: {error}"
+            yield Finding(what.replace("_", " "), state, REINSTALL, fatal=True)
 
 
 def _switch(config: AmpConfig) -> Finding:

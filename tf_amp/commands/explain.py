@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
     from grappler_pass.pipeline import plan_graph
     from tf_amp.tools.explanation import explain_saved_model
 
-    def show(plans: Sequence[Plan | Prediction], stream: TextIO) -> None:
+    def show(plans: Sequence[Plan | Prediction], stream: TextIO = sys.stdout) -> None:
         if options.json:
             _results.show_json(plans, stream)
         else:
@@ -61,5 +61,5 @@ def main(options: argparse.Namespace) -> int:
         measure=options.measure,
         batch=options.batch,
     )
-    show(plans, sys.stdout)
+    show(plans)
     return DONE

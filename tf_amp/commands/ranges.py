@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from tf_amp.commands import _results
 from tf_amp.commands._options import Options, check_model
@@ -57,16 +57,25 @@ def main(options: argparse.Namespace) -> int:
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
     stream, script = _results.stream_for(options), _results.Script(options)
+    is_model = options.model.is_dir()
+    if is_model:
+        from tf_amp.tools.ranges import ranges_of_saved_model
+
+        with _results.progress_shown():
+            seen = ranges_of_saved_model(options.model, options.data, options.signature)
+    else:
+        from tf_amp.tools.ranges import ranges_of_script
+
+        # Gradients are judged as they are, not as a loss scale moves them.
+        seen = ranges_of_script(script.run, {amp_config.LOSS_SCALE: "none"})
     seen = dataclasses.replace(
-        _measured(options, script),
-        limit=options.limit,
-        underflow=underflow,
-        depth=options.depth,
+        seen, limit=options.limit, underflow=underflow, depth=options.depth
     )
-    if options.json or seen.tensors:
-        _print(seen, options, stream)
+    if options.json:
+        print(seen.to_json(), file=stream, flush=True)
+    elif seen.tensors:
+        _print(seen, options)
     if not seen.tensors:
-        is_model = options.model.is_dir()
         why = "" if is_model else f", since {_results.why_no_graph()}"
         say(f"no tensor was seen{why}.")
         return script.exit_code(NOTHING)
@@ -89,22 +98,7 @@ def _check_range(options: argparse.Namespace) -> None:
         )
 
 
-def _measured(options: argparse.Namespace, script: _results.Script) -> Ranges:
-    if options.model.is_dir():
-        from tf_amp.tools.ranges import ranges_of_saved_model
-
-        with _results.progress_shown():
-            return ranges_of_saved_model(options.model, options.data, options.signature)
-    from tf_amp.tools.ranges import ranges_of_script
-
-    # Gradients are judged as they are, not as a loss scale moves them.
-    return ranges_of_script(script.run, {amp_config.LOSS_SCALE: "none"})
-
-
-def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:
-    if options.json:
-        print(seen.to_json(), file=stream, flush=True)
-        return
+def _print(seen: Ranges, options: argparse.Namespace) -> None:
     _results.show(seen.top(options.top))
     unsafe = seen.unsafe(options.dtype)
     operations = counted(len(unsafe), "operation")

@@ -151,8 +151,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
             record = record_from_collector(name, collector, _loss_scale())
             _write(options, record, other)
         else:
-            why = _results.why_no_graph()
-            say(f"no report, since {why}.")
+            say(f"no report, since {_results.why_no_graph()}.")
     return script.exit_code(DONE if collector.plans else NOTHING)
 
 

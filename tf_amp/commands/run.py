@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
 from tf_amp.commands._options import REWRITING, Options, environment_from
 from tf_amp.commands._results import DONE
@@ -45,7 +44,9 @@ def add_options(options: Options) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    edits = _list_edits(options)
+    given = ((verb, text) for verb in VERBS for text in getattr(options, verb))
+    listed = tuple(_edit_from(text, f"--{verb}") for verb, text in given)
+    edits = env_from_edits(checked_edits(listed))
     quiet = {VERBOSE: "0"} if options.quiet else {}
     running_scripts.switch_on({**environment_from(options), **quiet, **edits})
     if options.is_logged:
@@ -59,26 +60,14 @@ def main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         if not error.is_of_environment:
             raise
-        raise ConfigError(_with_options(str(error), edits)) from error
+        # Whether there is such an op is known once the script has imported TensorFlow;
+        # what was typed for the variables of edits are options.
+        message = str(error)
+        for name in edits:
+            verb = name.rpartition("_")[2].lower()
+            message = message.replace(f"{name}:", f"--{verb}:")
+        raise ConfigError(message) from error
     return DONE
-
-
-def _with_options(message: str, edits: Iterable[str]) -> str:
-    """Return a message with the options that were typed for the variables of edits.
-
-    Whether there is such an op is known once the script has imported TensorFlow.
-    """
-    for name in edits:
-        verb = name.rpartition("_")[2].lower()
-        message = message.replace(f"{name}:", f"--{verb}:")
-    return message
-
-
-def _list_edits(options: argparse.Namespace) -> dict[str, str]:
-    """Return edits of lists as variables of the environment."""
-    given = ((verb, text) for verb in VERBS for text in getattr(options, verb))
-    edits = tuple(_edit_from(text, f"--{verb}") for verb, text in given)
-    return env_from_edits(checked_edits(edits))
 
 
 def _edit_from(text: str, option: str) -> ListEdit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp.commands import _results
@@ -66,10 +65,20 @@ def main(options: argparse.Namespace) -> int:
         _results.show_json(found, stream)
     else:
         _results.show(*found)
-    for each in _unmatched(found):
-        say(f"exclude: {each!r} matches no operation of what was verified.")
-    if options.bisect:
-        _write_culprits(found, options.write)
+    in_force = dict.fromkeys(p for each in found for p in each.excluded)
+    for pattern in in_force:
+        if all(pattern in each.unmatched for each in found):
+            say(f"exclude: {pattern!r} matches no operation of what was verified.")
+    if culprits := {c.pattern: c for each in found for c in each.culprits or ()}:
+        from tf_amp.tools.verify.verification import write_exclude_list
+
+        file, heading = options.write, "What tf-amp verify --bisect found."
+        write_exclude_list(file, culprits.values(), heading, in_force)
+        say(
+            f"{counted(len(culprits), 'operation')} written to {file}; "
+            f"TF_AMP_EXCLUDE=@{file} and --exclude @{file} keep "
+            f"{'it' if len(culprits) == 1 else 'them'} in float32."
+        )
     if not found:
         say("nothing was verified.")
         return script.exit_code(NOTHING)
@@ -128,25 +137,3 @@ def _of_script(
     for name, why in skipped.items():
         say(f"{name} is not verified: {why}")
     return tuple(found)
-
-
-def _unmatched(found: Sequence[Verification]) -> list[str]:
-    """Return the exclusions that match no operation of any graph."""
-    patterns = dict.fromkeys(p for each in found for p in each.excluded)
-    return [p for p in patterns if all(p in each.unmatched for each in found)]
-
-
-def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
-    from tf_amp.tools.verify.verification import write_exclude_list
-
-    culprits = {c.pattern: c for each in found for c in each.culprits or ()}
-    if not culprits:
-        return
-    in_force = {pattern for each in found for pattern in each.excluded}
-    heading = "What tf-amp verify --bisect found."
-    write_exclude_list(path, culprits.values(), heading, in_force)
-    say(
-        f"{counted(len(culprits), 'operation')} written to {path}; "
-        f"TF_AMP_EXCLUDE=@{path} and --exclude @{path} keep "
-        f"{'it' if len(culprits) == 1 else 'them'} in float32."
-    )

@@ -95,9 +95,8 @@ def _read(hint: Any, value: Any) -> Any:
 @functools.cache
 def _hints(of: Any) -> Mapping[str, Any]:
     """Return the types of a class's fields, by name."""
-    hints = typing.get_type_hints(of).items()
-    return {name: hint for name, hint in hints if not _is_of_class(hint)}
-
-
-def _is_of_class(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.ClassVar
+    return {
+        name: hint
+        for name, hint in typing.get_type_hints(of).items()
+        if typing.get_origin(hint) is not typing.ClassVar
+    }

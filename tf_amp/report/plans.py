@@ -20,7 +20,7 @@ from tf_amp.report.display import bare_table, filled, plain_text
 from tf_amp.report.page import Card, PageTable, Section, Tree
 
 if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Decision, Fusion, Plan
+    from grappler_pass.planning.plan import Fusion, Plan
 
 _T = TypeVar("_T")
 FLOAT32_COLOR, LOW_COLOR, CAST_COLOR = "#8d99ae", "#2a9d8f", "#e9a23b"
@@ -47,12 +47,22 @@ _TINY_SECONDS = 1e-12
 
 def text_of(plan: Plan) -> str:
     """Return a plan as text: its summary, and a line per decision, nothing cut off."""
-    table = filled(
-        bare_table(),
-        _COLUMNS,
-        map(_cells, plan.decisions),
-        numbers=[name for name in _COLUMNS if name.endswith(" ms")],
+    rows = (
+        (
+            str(row.slot),
+            row.op,
+            row.dtype,
+            _milliseconds(row.seconds_float32),
+            _milliseconds(row.seconds_low),
+            _milliseconds(row.cast_seconds),
+            f"{row.source} ± {row.error:.0%}" if row.error else row.source or "-",
+            shape_text(row.shape),
+            row.why,
+        )
+        for row in plan.decisions
     )
+    numbers = [name for name in _COLUMNS if name.endswith(" ms")]
+    table = filled(bare_table(), _COLUMNS, rows, numbers=numbers)
     fusions = plan.all_fusions
     parts = (
         plain_text(table, _WIDTH),
@@ -98,20 +108,6 @@ def _fusions_table(fusions: Iterable[Fusion]) -> Table:
         for (rule, reason), seconds in groups.items()
     )
     return filled(bare_table(), ("rewrite", "times", "saves ms", "reason"), rows)
-
-
-def _cells(row: Decision) -> tuple[str, ...]:
-    return (
-        str(row.slot),
-        row.op,
-        row.dtype,
-        _milliseconds(row.seconds_float32),
-        _milliseconds(row.seconds_low),
-        _milliseconds(row.cast_seconds),
-        f"{row.source} ± {row.error:.0%}" if row.error else row.source or "-",
-        shape_text(row.shape),
-        row.why,
-    )
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -211,9 +207,9 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
     types: dict[str, int] = {}
     reasons: dict[str, int] = {}
     prefixes: dict[str, int] = {}
-    rows = []
+    rows, details = [], []
     for node in timed:
-        scope = -1
+        row, scope = node.main, -1
         for name in node.layer:
             scope = _number_in(scopes, (scope, name))
         rows.append(
@@ -222,11 +218,13 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
                 node.label,
                 _short(node.seconds_float32 * _MILLI),
                 _short(node.seconds * _MILLI),
-                _number_in(types, node.main.dtype),
-                _number_in(reasons, node.main.why),
+                _number_in(types, row.dtype),
+                _number_in(reasons, row.why),
                 _number_in(prefixes, node.prefix),
             )
         )
+        error = f" ± {row.error:.0%}" if row.error else ""
+        details.append(f"{row.op} {shape_text(row.shape)}, {row.source}{error}")
     return Tree(
         plan.graph or "graph",
         tuple(rows),
@@ -234,18 +232,13 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
         tuple(types),
         tuple(reasons),
         tuple(prefixes),
-        tuple(_detail(node.main) for node in timed),
+        tuple(details),
     )
 
 
 def _number_in(known: dict[_T, int], value: _T) -> int:
     """Return the number of a value, the same each time, of a new one the next."""
     return known.setdefault(value, len(known))
-
-
-def _detail(row: Decision) -> str:
-    error = f" ± {row.error:.0%}" if row.error else ""
-    return f"{row.op} {shape_text(row.shape)}, {row.source}{error}"
 
 
 def _short(value: float) -> float:
@@ -310,9 +303,8 @@ def _kept(nodes: Iterable[PlannedNode]) -> Any:
     if not seconds:
         return None
     least = _SHOWN * max(seconds.values())
-    ranked = sorted(
-        (why for why in seconds if seconds[why] >= least), key=lambda why: -seconds[why]
-    )
+    shown = [why for why in seconds if seconds[why] >= least]
+    ranked = sorted(shown, key=lambda why: -seconds[why])
     figure = page.empty_figure(height=80 + 34 * len(ranked))
     figure.add_bar(
         y=ranked,
@@ -327,21 +319,21 @@ def _kept(nodes: Iterable[PlannedNode]) -> Any:
 
 
 def _table(plan: Plan) -> PageTable:
-    rows = plan.sorted_by_value().decisions[:_ROWS]
+    rows = tuple(
+        (
+            without_call_scopes(str(row.slot)),
+            row.op,
+            row.dtype,
+            _short(row.seconds_float32 * _MILLI),
+            "-" if row.seconds_low is None else _short(row.seconds_low * _MILLI),
+            _short(row.cast_seconds * _MILLI),
+            row.why,
+        )
+        for row in plan.sorted_by_value().decisions[:_ROWS]
+    )
     return PageTable(
         ("operation", "op", "type", "float32 ms", "16-bit ms", "casts ms", "reason"),
-        tuple(
-            (
-                without_call_scopes(str(row.slot)),
-                row.op,
-                row.dtype,
-                _short(row.seconds_float32 * _MILLI),
-                "-" if row.seconds_low is None else _short(row.seconds_low * _MILLI),
-                _short(row.cast_seconds * _MILLI),
-                row.why,
-            )
-            for row in rows
-        ),
+        rows,
     )
 
 
@@ -356,8 +348,5 @@ def _fusions(plan: Plan) -> PageTable | None:
         )
         for each in ranked[:_ROWS]
     )
-    return (
-        PageTable(("rewrite", "operation", "saves ms", "reason"), rows)
-        if rows
-        else None
-    )
+    columns = ("rewrite", "operation", "saves ms", "reason")
+    return PageTable(columns, rows) if rows else None

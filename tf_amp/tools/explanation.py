@@ -260,7 +260,7 @@ def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None:
-    """Refuse names of arguments that are meant for nobody.
+    """Refuse names of arguments that nothing takes.
 
     The task takes settings by name and hands the rest on to `fn`: a GraphDef, a
     ConcreteFunction, or a callable. One that takes any name is handed all but the

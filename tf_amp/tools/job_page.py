@@ -40,7 +40,10 @@ def html_from_record(record: JobRecord, other: JobRecord | None = None) -> str:
     It takes Jinja2 and plotly; MissingExtraError without.
     """
     drawn = tuple(_drawn(record.plans))
-    sections = [_verdict(record)]
+    low = sum(not plan.is_empty for plan in record.plans)
+    verb = "is" if low == 1 else "are"
+    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
+    sections = [Section("Job", text, cards=tuple(_cards(record)))]
     if other is not None:
         sections.append(_compared(record, other))
     for plan in drawn:
@@ -62,13 +65,6 @@ def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:
         if left < 0 and plan is not plans[0]:
             return
         yield plan
-
-
-def _verdict(record: JobRecord) -> Section:
-    low = sum(not plan.is_empty for plan in record.plans)
-    verb = "is" if low == 1 else "are"
-    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
-    return Section("Job", text, cards=tuple(_cards(record)))
 
 
 def _cards(record: JobRecord) -> Iterator[Card]:
@@ -98,17 +94,12 @@ def _cards(record: JobRecord) -> Iterator[Card]:
             value = ratio[0] if ratio else "compared"
             yield Card("measured speed-up", value, run["comparison"])
         if times := run.get("step_times"):
-            yield _step_card(run["model"], times)
-
-
-def _step_card(model: str, times: Mapping[str, float]) -> Card:
-    """Show what StepTimeMonitor has measured."""
-    note = f"{model}: median of the last epoch"
-    if "step_ms_p95" in times:
-        note += f"; 95 of 100 take less than {times['step_ms_p95']:.3g} ms"
-    if "examples_per_second" in times:
-        note += f"; {times['examples_per_second']:.3g} examples per second"
-    return Card("measured step", f"{times['step_ms_median']:.3g} ms", note)
+            note = f"{run['model']}: median of the last epoch"
+            if "step_ms_p95" in times:
+                note += f"; 95 of 100 take less than {times['step_ms_p95']:.3g} ms"
+            if "examples_per_second" in times:
+                note += f"; {times['examples_per_second']:.3g} examples per second"
+            yield Card("measured step", f"{times['step_ms_median']:.3g} ms", note)
 
 
 def _all_graphs(record: JobRecord, drawn: int) -> Section:
@@ -142,7 +133,18 @@ def _compared(record: JobRecord, other: JobRecord) -> Section:
         if old is None:
             rows.append((plan.graph, "-", _speed(plan), "not in the other job"))
             continue
-        rows.append((plan.graph, _speed(old), _speed(plan), _changes(old, plan)))
+        types = {row.slot: row.dtype for row in old.decisions}
+        changed = [
+            f"{row.slot} {types[row.slot]} to {row.dtype}"
+            for row in plan.decisions
+            if types.get(row.slot, row.dtype) != row.dtype
+        ]
+        differences = ", ".join(changed[:5]) or "none"
+        if len(changed) > 5:
+            differences += f" and {len(changed) - 5} more"
+        if not any(row.slot in types for row in plan.decisions):
+            differences = "no operation in common"
+        rows.append((plan.graph, _speed(old), _speed(plan), differences))
     return Section(
         f"Beside {other.name}",
         "Predicted milliseconds per step, and operations whose type differs.",
@@ -157,20 +159,6 @@ def _speed(plan: Plan) -> str:
     )
 
 
-def _changes(old: Plan, new: Plan) -> str:
-    types = {row.slot: row.dtype for row in old.decisions}
-    if not any(row.slot in types for row in new.decisions):
-        return "no operation in common"
-    changed = [
-        f"{row.slot} {types[row.slot]} to {row.dtype}"
-        for row in new.decisions
-        if types.get(row.slot, row.dtype) != row.dtype
-    ]
-    shown = ", ".join(changed[:5])
-    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-    return shown + more if changed else "none"
-
-
 def sections_of_runs(record: JobRecord) -> Iterator[Section]:
     """Yield what was recorded of steps; for the rest, how to have it recorded."""
     yield from map(_loss_scale, record.runs)
@@ -179,8 +167,24 @@ def sections_of_runs(record: JobRecord) -> Iterator[Section]:
     for prediction in record.predictions:
         title = f"Predicted and measured times of {prediction.plan.graph or 'a graph'}"
         yield Section(title, prediction.summary(), figure=_times_figure(prediction))
-    if hints := " ".join(_hints(record)):
-        yield Section("Not recorded", missing=hints)
+    no_runs = (
+        "Loss scale by step: keras_callbacks.PrecisionReport(FOLDER) in `fit`. "
+        f"{_NO_GRADIENTS}"
+    )
+    hints = {
+        no_runs: record.runs,
+        "Measured speed: a job whose steps are compared, with TF_AMP_LOG.": (
+            record.compared
+        ),
+        "Numbers beside float32's: `tf-amp verify --json > FILE`.": (
+            record.verifications
+        ),
+        "Predicted beside measured: `tf-amp explain --measure --json`.": (
+            record.predictions
+        ),
+    }
+    if missing := " ".join(hint for hint, recorded in hints.items() if not recorded):
+        yield Section("Not recorded", missing=missing)
 
 
 def _loss_scale(run: Mapping[str, Any]) -> Section:
@@ -333,19 +337,6 @@ def _times_figure(prediction: Prediction) -> Any:
     figure.update_xaxes(title="measured milliseconds")
     figure.update_yaxes(title="predicted milliseconds")
     return figure
-
-
-def _hints(record: JobRecord) -> Iterator[str]:
-    """Yield how to have recorded what was not."""
-    if not record.runs:
-        yield "Loss scale by step: keras_callbacks.PrecisionReport(FOLDER) in `fit`."
-        yield _NO_GRADIENTS
-    if not record.compared:
-        yield "Measured speed: a job whose steps are compared, with TF_AMP_LOG."
-    if not record.verifications:
-        yield "Numbers beside float32's: `tf-amp verify --json > FILE`."
-    if not record.predictions:
-        yield "Predicted beside measured: `tf-amp explain --measure --json`."
 
 
 def _short(value: float) -> float:

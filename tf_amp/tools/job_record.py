@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grappler_pass.planning.draft import Outcome
@@ -19,6 +19,14 @@ from tf_amp.tools.verify.verification import Verification
 from tf_amp.training.report import LossScaleState
 
 _IN_DOUBT = (Outcome.OPEN.value, Outcome.WITHHELD.value)
+# What is written, by fields that no other kind has.
+_MARKS = {
+    "a plan": {"decisions", "low_dtype"},
+    "a prediction": {"plan", "float32", "mixed"},
+    "a verification": {"checks", "tolerance"},
+    "a comparison of steps": {"graph", "is_faster", "ratio"},
+    "a precision report": {"plans", "outcome", "scale"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +34,7 @@ class JobRecord:
     """Plans, steps and numbers of a job.
 
     Attributes:
-      name: of the job, for people.
+      name: of the job, human-readable.
       plans: of its graphs.
       compared: of graphs whose steps were compared.
       predictions: of graphs that were run both ways.
@@ -106,18 +114,36 @@ def record_from_json(name: str, text: str) -> JobRecord:
 
 
 def _record_of(values: Any) -> JobRecord:
+    """Return what was written as one of the kinds that tf-amp writes."""
     if not isinstance(values, dict):
         raise ValueError("it holds no object with fields")
-    for marks, kind, read in _KINDS:
-        if not set(marks) <= set(values):
-            continue
-        try:
-            return read(values)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ValueError(
-                f"it has the fields of {kind}, but not what tf-amp writes into them"
-            ) from error
-    raise ValueError(f"it has the fields {', '.join(map(str, list(values)[:6]))}")
+    marked = (kind for kind, marks in _MARKS.items() if marks <= values.keys())
+    kind = next(marked, None)
+    if kind is None:
+        raise ValueError(f"it has the fields {', '.join(map(str, list(values)[:6]))}")
+    try:
+        match kind:
+            case "a plan":
+                return JobRecord(plans=(codec.from_plain(Plan, values),))
+            case "a prediction":
+                prediction = codec.from_plain(Prediction, values)
+                return JobRecord(plans=(prediction.plan,), predictions=(prediction,))
+            case "a verification":
+                verification = codec.from_plain(Verification, values)
+                return JobRecord(verifications=(verification,))
+            case "a comparison of steps":
+                compared = codec.from_plain(ComparedSteps, values)
+                if not is_number(compared.ratio) or type(compared.pairs) is not int:
+                    raise ValueError("no numbers")
+                return JobRecord(compared=(compared,))
+            case _:
+                rows = (each["plan"] for each in values["plans"])
+                plans = [codec.from_plain(Plan, each) for each in rows]
+                return JobRecord(plans=tuple(plans), runs=(values,))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(
+            f"it has the fields of {kind}, but not what tf-amp writes into them"
+        ) from error
 
 
 def _joined(name: str, records: Sequence[JobRecord]) -> JobRecord:
@@ -126,17 +152,15 @@ def _joined(name: str, records: Sequence[JobRecord]) -> JobRecord:
         field: tuple(each for record in records for each in getattr(record, field))
         for field in ("plans", "compared", "predictions", "verifications", "runs")
     }
-    plans = [_decided(p, found["compared"]) for p in dict.fromkeys(found["plans"])]
+    plans = []
+    for plan in dict.fromkeys(found["plans"]):
+        # What was in doubt steps may have decided since.
+        own = [each for each in found["compared"] if each.graph == plan.graph]
+        if own and plan.outcome in _IN_DOUBT:
+            plan = dataclasses.replace(plan, outcome=str(own[-1]))
+        plans.append(plan)
     found["plans"] = tuple(sorted(plans, key=lambda plan: -plan.seconds_before))
     return JobRecord(name, **found)
-
-
-def _decided(plan: Plan, compared: Iterable[ComparedSteps]) -> Plan:
-    """Return a plan that was in doubt with what steps have decided since."""
-    if plan.outcome not in _IN_DOUBT:
-        return plan
-    own = [each for each in compared if each.graph == plan.graph]
-    return dataclasses.replace(plan, outcome=str(own[-1])) if own else plan
 
 
 def record_from_collector(
@@ -147,40 +171,3 @@ def record_from_collector(
         plans=tuple(collector.plans), compared=tuple(collector.compared)
     )
     return dataclasses.replace(_joined(name, [collected]), loss_scale=loss_scale)
-
-
-def _from_plan(values: dict[str, Any]) -> JobRecord:
-    return JobRecord(plans=(codec.from_plain(Plan, values),))
-
-
-def _from_prediction(values: dict[str, Any]) -> JobRecord:
-    prediction = codec.from_plain(Prediction, values)
-    return JobRecord(plans=(prediction.plan,), predictions=(prediction,))
-
-
-def _from_verification(values: dict[str, Any]) -> JobRecord:
-    return JobRecord(verifications=(codec.from_plain(Verification, values),))
-
-
-def _from_comparison(values: dict[str, Any]) -> JobRecord:
-    compared = codec.from_plain(ComparedSteps, values)
-    if not is_number(compared.ratio) or type(compared.pairs) is not int:
-        raise ValueError("no numbers")
-    return JobRecord(compared=(compared,))
-
-
-def _from_run(values: dict[str, Any]) -> JobRecord:
-    plans = (codec.from_plain(Plan, each["plan"]) for each in values["plans"])
-    return JobRecord(plans=tuple(plans), runs=(values,))
-
-
-# By fields that no other kind has.
-_KINDS: tuple[
-    tuple[tuple[str, ...], str, Callable[[dict[str, Any]], JobRecord]], ...
-] = (
-    (("decisions", "low_dtype"), "a plan", _from_plan),
-    (("plan", "float32", "mixed"), "a prediction", _from_prediction),
-    (("checks", "tolerance"), "a verification", _from_verification),
-    (("graph", "is_faster", "ratio"), "a comparison of steps", _from_comparison),
-    (("plans", "outcome", "scale"), "a precision report", _from_run),
-)

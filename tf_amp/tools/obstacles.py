@@ -1,9 +1,8 @@
 """What holds a node of a planned graph back, and what its author can do about it.
 
-A rule looks at one node; the first that knows something speaks; `RULES` is all. A
-change, to another type or other op lists, is tried on the graph before it is reported,
-by the rules that the pass itself keeps to; what it would gain is not looked at. Nothing
-here changes a plan.
+The first rule that knows something of a node speaks. A change, to another type or other
+op lists, is tried on the graph before it is reported, by the rules that the pass itself
+keeps to; what it would gain is not looked at. Nothing here changes a plan.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from grappler_pass import pipeline
 from grappler_pass.cached_attributes import cached_attribute
@@ -67,11 +66,26 @@ class Alternatives:
         return self._is_free(node, low_dtype, self.config.list_edits)
 
     def freeing_edit(self, op: str, node: Node) -> str:
-        """Return how to edit the lists of an op to free a node; empty: in no way."""
-        for text, edits in _changes(self.config.list_edits, op):
-            if self._is_free(node, self.target.low_dtype, edits):
-                return text
-        return ""
+        """Return how to edit the lists of an op to free a node; empty: in no way.
+
+        The smallest change that does so is returned.
+        """
+        edits, low_dtype = self.config.list_edits, self.target.low_dtype
+        askers = dict.fromkeys(
+            e.asked_by.removeprefix(LIST_PREFIX) for e in edits if op in e.ops
+        )
+        without = tuple(
+            dataclasses.replace(e, ops=tuple(each for each in e.ops if each != op))
+            for e in edits
+        )
+        clear = f"CLEARLIST_ADD={op}"
+        cleared = (*without, ListEdit("add", "clear", (op,)))
+        undo = f"take {op} out of {' and '.join(askers)}"
+        if askers and self._is_free(node, low_dtype, without):
+            return undo
+        if not self._is_free(node, low_dtype, cleared):
+            return ""
+        return f"{undo}, and {clear}" if askers else clear
 
     def _is_free(self, node: Node, low_dtype: str, edits: Edits) -> bool:
         key, draft = (low_dtype, edits), self.draft
@@ -83,23 +97,6 @@ class Alternatives:
             self._eligible[key] = tried.constraints.eligible
         slots = draft.slots.slots_of[node.index]
         return any(self._eligible[key][slot] for slot in slots)
-
-
-def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
-    """Yield what may free an op, in words and as edits, the smallest change first."""
-    askers = dict.fromkeys(
-        e.asked_by.removeprefix(LIST_PREFIX) for e in edits if op in e.ops
-    )
-    without = tuple(
-        dataclasses.replace(edit, ops=tuple(each for each in edit.ops if each != op))
-        for edit in edits
-    )
-    undo = f"take {op} out of {' and '.join(askers)}"
-    clear = f"CLEARLIST_ADD={op}"
-    if askers:
-        yield undo, without
-    text = f"{undo}, and {clear}" if askers else clear
-    yield text, (*without, ListEdit("add", "clear", (op,)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -200,6 +197,16 @@ class AuditedNode:
         """The op whose list the node is on: of a fused node it may be a part."""
         return self.draft.settings.lists.place_of(self.node.proto).op
 
+    @property
+    def shape(self) -> str:
+        """The shape of what it computes, human-readable."""
+        if (product := self.product) is not None:
+            batch = f"{product.batch} x " if product.batch > 1 else ""
+            return f"{batch}[{product.m},{product.k}]x[{product.k},{product.n}]"
+        specs = (*self.call.outputs, *self.call.inputs)
+        sizes = next((spec.dims for spec in specs if spec.dtype != "resource"), ())
+        return "x".join(map(str, sizes)) or "scalar"
+
     def float32_neighbors(self) -> Iterator[Decision]:
         """Yield the rows of the nodes beside this one that stay float32."""
         view, slots = self.draft.view, self.draft.slots
@@ -220,11 +227,43 @@ class Finding:
     remedy: str = ""
 
 
-def _held_by_rule(case: AuditedNode) -> Finding | None:
-    """Nodes that op lists and the caller keep in float32, whatever it costs."""
-    if case.is_low or case.cause in ("COST", "CASTS", "MARGIN"):
-        return None
-    return Finding(_reason_text(case), _list_remedy(case))
+def finding_of(case: AuditedNode) -> Finding:
+    """Return the finding of the first rule that applies."""
+    row, product = case.decision, case.product
+    if not case.is_low and case.cause not in ("COST", "CASTS", "MARGIN"):
+        # Op lists or the caller keep it in float32, whatever it costs.
+        return Finding(_reason_text(case), _list_remedy(case))
+    if (finding := _wasteful_product(case)) is not None:
+        return finding
+    is_cast_heavy = row.cast_seconds >= _CAST_SHARE * case.seconds
+    if is_cast_heavy if case.is_low else case.cause == "CASTS":
+        why = (
+            f"casts take {1e3 * row.cast_seconds:.3g} ms of it"
+            if case.is_low
+            else "16 bits are faster, the casts around it are not worth it"
+        )
+        remedies = map(_neighbor_remedy, case.float32_neighbors())
+        return Finding(why, next(filter(None, remedies), ""))
+    launch = max(case.roofline.overhead_seconds, case.roofline.dispatch_seconds)
+    starts = launch * max(len(case.works), 1) * case.weight
+    if case.seconds <= _LAUNCHES * starts:
+        return Finding(
+            f"starting it ({1e6 * launch:.0f} us) takes most of the time",
+            "larger batch, or fuse it with its neighbors (XLA)",
+        )
+    if not case.is_low:
+        # Its price in 16 bits is no better.
+        return Finding(str(row.reason))
+    if product is not None and case.memory_seconds <= _HALF_FULL * case.seconds:
+        return Finding(
+            f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
+            "the 16-bit units busy",
+            "wider layers, multiples of 128",
+        )
+    return Finding(
+        "bound by memory: 16 bits halve what is moved, no more",
+        "" if product is None else "wider layers do more with what they read",
+    )
 
 
 def _reason_text(case: AuditedNode) -> str:
@@ -253,39 +292,29 @@ def _list_remedy(case: AuditedNode) -> str:
     return f"if you know it to be harmless: {edit}" if edit else ""
 
 
-def _unaligned(case: AuditedNode) -> Finding | None:
-    """Rows that tensor cores cannot read."""
+def _wasteful_product(case: AuditedNode) -> Finding | None:
+    """Look for rows that tensor cores cannot read, and for units without a tile."""
     units, product = case.roofline.multiprocessors, case.product
     if units is None or product is None:
         return None
-    step = units.alignment.get(case.low_dtype, 1)
-    found = units.unaligned(product, case.low_dtype)
-    if not found:
+    if sizes := units.unaligned(product, case.low_dtype):
+        step = units.alignment.get(case.low_dtype, 1)
+        places = {product.m: "rows (m) of", product.k: "sum (k) over"}
+        places[product.n] = "columns (n) of"
+        names = " and ".join(f"{places[size]} {size}" for size in sizes)
+        changes = ", ".join(f"{size} -> {-(-size // step) * step}" for size in sizes)
+        return Finding(
+            f"{names}: no multiple of {step}, tensor cores idle or starve",
+            f"make the dimension a multiple of {step}: {changes}",
+        )
+    share = units.fill(product)
+    if share > _HALF_FULL:
         return None
-    places = {product.m: "rows (m) of", product.k: "sum (k) over"}
-    places[product.n] = "columns (n) of"
-    names = " and ".join(f"{places[size]} {size}" for size in found)
-    changes = ", ".join(f"{size} -> {-(-size // step) * step}" for size in found)
     return Finding(
-        f"{names}: no multiple of {step}, tensor cores idle or starve",
-        f"make the dimension a multiple of {step}: {changes}",
+        f"{product.m} x {product.n} fills {share:.0%} of the {units.count} "
+        "multiprocessors",
+        "larger batch",
     )
-
-
-def _cast_heavy(case: AuditedNode) -> Finding | None:
-    """Casts that eat what 16 bits save."""
-    row = case.decision
-    if case.is_low and row.cast_seconds < _CAST_SHARE * case.seconds:
-        return None
-    if not case.is_low and case.cause != "CASTS":
-        return None
-    why = (
-        f"casts take {1e3 * row.cast_seconds:.3g} ms of it"
-        if case.is_low
-        else "16 bits are faster, the casts around it are not worth it"
-    )
-    remedies = map(_neighbor_remedy, case.float32_neighbors())
-    return Finding(why, next(filter(None, remedies), ""))
 
 
 def _neighbor_remedy(neighbor: Decision) -> str:
@@ -298,84 +327,13 @@ def _neighbor_remedy(neighbor: Decision) -> str:
     return f"free its neighbor {neighbor.op}: {reason.cause.value}"
 
 
-def _idle_device(case: AuditedNode) -> Finding | None:
-    """Products with fewer tiles than the device has multiprocessors."""
-    units, product = case.roofline.multiprocessors, case.product
-    if units is None or product is None:
-        return None
-    share = units.fill(product)
-    if share > _HALF_FULL:
-        return None
-    return Finding(
-        f"{product.m} x {product.n} fills {share:.0%} of the {units.count} "
-        "multiprocessors",
-        "larger batch",
-    )
-
-
-def _launch_bound(case: AuditedNode) -> Finding | None:
-    """Ops that take no longer than it takes to start them."""
-    launch = max(case.roofline.overhead_seconds, case.roofline.dispatch_seconds)
-    starts = launch * max(len(case.works), 1) * case.weight
-    if case.seconds > _LAUNCHES * starts:
-        return None
-    return Finding(
-        f"starting it ({1e6 * launch:.0f} us) takes most of the time",
-        "larger batch, or fuse it with its neighbors (XLA)",
-    )
-
-
-def _not_faster(case: AuditedNode) -> Finding | None:
-    """Ops whose price in 16 bits is no better."""
-    if case.is_low:
-        return None
-    return Finding(str(case.decision.reason))
-
-
-def _narrow(case: AuditedNode) -> Finding | None:
-    """Products whose tiles are too small to keep the 16-bit units fed."""
-    product = case.product
-    if product is None or case.memory_seconds > _HALF_FULL * case.seconds:
-        return None
-    return Finding(
-        f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
-        "the 16-bit units busy",
-        "wider layers, multiples of 128",
-    )
-
-
-def _memory_bound(case: AuditedNode) -> Finding | None:
-    """All others: 16 bits halve what is moved, and no more."""
-    why = "bound by memory: 16 bits halve what is moved, no more"
-    if case.product is None:
-        return Finding(why)
-    return Finding(why, "wider layers do more with what they read")
-
-
-RULES: tuple[Callable[[AuditedNode], Finding | None], ...] = (
-    _held_by_rule,
-    _unaligned,
-    _idle_device,
-    _cast_heavy,
-    _launch_bound,
-    _not_faster,
-    _narrow,
-    _memory_bound,
-)
-
-
-def finding_of(case: AuditedNode) -> Finding:
-    """Return the finding of the first rule that applies."""
-    return next(found for rule in RULES if (found := rule(case)) is not None)
-
-
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
     """Nodes of one op and shape that are held back in the same way.
 
     Attributes:
       op: the nodes' op.
-      shape: of what they compute, for people.
+      shape: of what they compute, human-readable.
       nodes: their names.
       dtype: what they have in the planned step.
       seconds: that they take in it, casts included.
@@ -399,7 +357,7 @@ def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
     groups: dict[tuple[str, str, str, Finding], list[AuditedNode]] = defaultdict(list)
     for case in itertools.chain.from_iterable(map(_losing, functions)):
         row = case.decision
-        groups[row.op, _shape(case), row.dtype, finding_of(case)].append(case)
+        groups[row.op, case.shape, row.dtype, finding_of(case)].append(case)
     obstacles = (
         Obstacle(
             op=op,
@@ -437,17 +395,3 @@ def _losing(alternatives: Alternatives) -> Iterator[AuditedNode]:
         case = AuditedNode(alternatives, node, first, bool(low))
         if case.seconds - case.best_seconds > least:
             yield case
-
-
-def _shape(case: AuditedNode) -> str:
-    product = case.product
-    if product is not None:
-        batch = f"{product.batch} x " if product.batch > 1 else ""
-        return f"{batch}[{product.m},{product.k}]x[{product.k},{product.n}]"
-    tensors = [
-        spec
-        for spec in (*case.call.outputs, *case.call.inputs)
-        if spec.dtype != "resource"
-    ]
-    sizes = tensors[0].dims if tensors else ()
-    return "x".join(map(str, sizes)) or "scalar"

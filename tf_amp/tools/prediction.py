@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -33,7 +33,6 @@ from tf_amp.run.graph_copy import (
     SOURCE,
     STEP,
     WAIT,
-    Content,
     NotRunnableError,
     Sandbox,
     sandbox_from_graph,
@@ -188,12 +187,12 @@ class Prediction(Display, Stored):
 
     def _table(self) -> Table:
         titles = ("op", "nodes", *_TIMES)
-        return filled(bare_table(), titles, self._rows(), numbers=titles[1:])
-
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        for row in self.ops:
-            yield row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)
-        yield "whole step", "", *_cells(self.float32), *_cells(self.mixed)
+        rows = [
+            (row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed))
+            for row in self.ops
+        ]
+        rows.append(("whole step", "", *_cells(self.float32), *_cells(self.mixed)))
+        return filled(bare_table(), titles, rows, numbers=titles[1:])
 
 
 def _cells(times: Times) -> tuple[str, str, str]:
@@ -220,19 +219,16 @@ def prediction_of(draft: Draft) -> Prediction:
     """Run the graph of a draft as it is and rewritten, and return the times."""
     # What the shapes leave open, a run leaves open too.
     trial = trial_from_draft(dataclasses.replace(draft, shapes=draft.infer_shapes()))
+    both = trial.seconds_before + trial.seconds_after
+    seconds = min(max(_SECONDS, _STEPS * both), _LONGEST_SECONDS)
     try:
-        return _measured(draft, trial)
+        sandboxes = sandboxes_of(trial)
+        compared, nodes = _compared(sandboxes, seconds), _traced(sandboxes, seconds)
     except (NotRunnableError, tf.errors.OpError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise NotMeasurableError(
             f"{draft.name or 'The graph'} cannot be run: {why}."
         ) from error
-
-
-def _measured(draft: Draft, trial: Trial) -> Prediction:
-    both = trial.seconds_before + trial.seconds_after
-    seconds = min(max(_SECONDS, _STEPS * both), _LONGEST_SECONDS)
-    compared, nodes = _compared(trial, seconds), _traced(trial, seconds)
     plan, before = draft.plan, compared.seconds_before
     # The ratio of neighboring runs is surer than either time.
     after = before if plan.is_empty else before / compared.ratio
@@ -249,35 +245,37 @@ def _measured(draft: Draft, trial: Trial) -> Prediction:
 def _op_times(
     draft: Draft, before: Mapping[str, float], after: Mapping[str, float]
 ) -> tuple[OpTimes, ...]:
-    op_of = {node.name: node.op for node in draft.view.nodes}
-    counts = Counter(op_of.values())
-    if draft.plan.casts:
-        counts[ADDED_CASTS] = draft.plan.casts
-    predicted32, predicted16 = _predicted(draft)
-    measured32, measured16 = _by_op(before, op_of), _by_op(after, op_of)
-    rows: dict[OpTimes, float] = {}
-    for op, count in counts.items():
-        float32 = Times(predicted32.get(op, 0.0), measured32.get(op, 0.0))
-        mixed = Times(predicted16.get(op, 0.0), measured16.get(op, 0.0))
-        longest = max(*dataclasses.astuple(float32), *dataclasses.astuple(mixed))
-        if longest > 0.0:
-            rows[OpTimes(op, count, float32, mixed)] = longest
-    return tuple(sorted(rows, key=lambda row: -rows[row]))
-
-
-def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
-    """Return predicted seconds by op, of the graph as given and under the plan."""
-    float32: dict[str, float] = defaultdict(float)
-    mixed: dict[str, float] = defaultdict(float)
-    low_nodes = draft.low_nodes
+    """Return the times of each op, given what nodes took; the slowest first."""
+    plan, prices = draft.plan, draft.prices
+    predicted32: dict[str, float] = defaultdict(float)
+    predicted16: dict[str, float] = defaultdict(float)
     for node in draft.view.nodes:
-        seconds = draft.prices.float32[node.index]
-        low = draft.prices.low[node.index] if node.index in low_nodes else None
-        float32[node.op] += seconds
-        mixed[node.op] += seconds if low is None else low
-    beside = draft.plan.call_seconds + draft.prices.executor
-    casts = draft.plan.seconds_after - beside - sum(mixed.values())
-    return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
+        float32 = prices.float32[node.index]
+        low = prices.low[node.index] if node.index in draft.low_nodes else None
+        predicted32[node.op] += float32
+        predicted16[node.op] += float32 if low is None else low
+    nodes_alone = sum(predicted16.values()) + plan.call_seconds + prices.executor
+    predicted16[ADDED_CASTS] = max(plan.seconds_after - nodes_alone, 0.0)
+    op_of = {node.name: node.op for node in draft.view.nodes}
+    measured32, measured16 = _by_op(before, op_of), _by_op(after, op_of)
+    counts = Counter(op_of.values())
+    if plan.casts:
+        counts[ADDED_CASTS] = plan.casts
+    rows = (
+        OpTimes(
+            op,
+            count,
+            Times(predicted32[op], measured32[op]),
+            Times(predicted16[op], measured16[op]),
+        )
+        for op, count in counts.items()
+    )
+
+    def longest(row: OpTimes) -> float:
+        times = (*dataclasses.astuple(row.float32), *dataclasses.astuple(row.mixed))
+        return float(max(times))
+
+    return tuple(sorted(filter(longest, rows), key=longest, reverse=True))
 
 
 def _by_op(seconds: Mapping[str, float], op_of: Mapping[str, str]) -> dict[str, float]:
@@ -297,37 +295,20 @@ def _by_op(seconds: Mapping[str, float], op_of: Mapping[str, str]) -> dict[str, 
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
-    """Return both graphs' sandboxes."""
+    """Return both graphs' sandboxes.
+
+    NotRunnableError: a device has no room for what it holds while they run.
+    """
     # Grappler knows neither what the functions do that it leaves, nor what they return.
     shapes = with_traced_shapes(trial.before, trial.shapes)
     boxes = {
         name: sandbox_from_graph(with_bodies(graph_def), trial.item, shapes)
         for name, graph_def in ((BEFORE, trial.before), (AFTER, trial.after))
     }
-    contents = {c.name: c for box in boxes.values() for c in box.contents}
-    _check_memory(contents.values(), trial)
-    return boxes
-
-
-def run_of(
-    sandboxes: Mapping[str, Sandbox], seconds: float, *, one_op_at_a_time: bool = False
-) -> GraphRun:
-    """Return a run of sandboxes side by side, with made-up contents that they share."""
-    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
-    return GraphRun(
-        {name: box.graph_def for name, box in sandboxes.items()},
-        contents.values(),
-        config=quiet_config(one_op_at_a_time=one_op_at_a_time),
-        limit_seconds=seconds,
-    )
-
-
-def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
-    """Raise where a device has no room for what it holds while the graphs run."""
     # Results lie on the device that computes them.
     computing = target_device_type(trial.before)
     held = Counter({f"/device:{computing}:0": 0})
-    for content in contents:
+    for content in {c.name: c for box in boxes.values() for c in box.contents}.values():
         held[content.device or f"/device:{computing}:0"] += content.size_bytes
     for device, size in held.items():
         device_type = device_type_of(device)
@@ -337,9 +318,24 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
                 f"a copy of its variables takes {size >> 20} MiB of {device_type} "
                 f"memory, and running it {peak >> 20} MiB"
             )
+    return boxes
 
 
-def _compared(trial: Trial, seconds: float) -> Verdict:
+def run_of(
+    sandboxes: Mapping[str, Sandbox], seconds: float, *, one_op_at_a_time: bool = False
+) -> GraphRun:
+    """Return a run of sandboxes side by side, which share synthetic contents."""
+    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
+    return GraphRun(
+        {name: box.graph_def for name, box in sandboxes.items()},
+        contents.values(),
+        config=quiet_config(one_op_at_a_time=one_op_at_a_time),
+        limit_seconds=seconds,
+    )
+
+
+def _compared(sandboxes: Mapping[str, Sandbox], seconds: float) -> Verdict:
+    """Return which graph's steps are faster, by as many as there is time for."""
     end = time.perf_counter() + seconds
     found = Verdict(())
 
@@ -348,7 +344,7 @@ def _compared(trial: Trial, seconds: float) -> Verdict:
         found = verdict
         return len(verdict.pairs) >= _MOST_PAIRS
 
-    with run_of(sandboxes_of(trial), seconds) as run:
+    with run_of(sandboxes, seconds) as run:
 
         def step(name: str) -> float:
             return run.seconds(f"{name}/{STEP}", max(end - time.perf_counter(), 1e-3))
@@ -364,13 +360,14 @@ def _compared(trial: Trial, seconds: float) -> Verdict:
     return found
 
 
-def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
+def _traced(
+    sandboxes: Mapping[str, Sandbox], seconds: float
+) -> dict[str, dict[str, float]]:
     """Return the seconds per step of each node of both graphs, loops included.
 
     One op at a time is run, so that an op is not charged for what runs beside it; the
     least of a few steps counts, node by node, since tracing only ever adds.
     """
-    sandboxes = sandboxes_of(trial)
     end = time.perf_counter() + seconds
     least: dict[str, dict[str, float]] = {name: {} for name in sandboxes}
     with run_of(sandboxes, seconds, one_op_at_a_time=True) as run:
@@ -382,34 +379,30 @@ def _traced(trial: Trial, seconds: float) -> dict[str, dict[str, float]]:
             for name, found in least.items():
                 metadata = tf.compat.v1.RunMetadata()
                 run.seconds(f"{name}/{STEP}", seconds, metadata)
-                for node, took in _seconds_by_node(metadata, f"{name}/").items():
-                    found[node] = min(took, found.get(node, took))
+                for node, took in _seconds_by_node(metadata.step_stats).items():
+                    own = node.removeprefix(f"{name}/")
+                    if own != node:
+                        found[own] = min(took, found.get(own, took))
     return least
 
 
-def _seconds_by_node(metadata: Any, prefix: str) -> dict[str, float]:
+def _seconds_by_node(step_stats: Any) -> dict[str, float]:
     """Add up what one step recorded of each node."""
-    total: dict[str, float] = defaultdict(float)
-    for node, took in _records(metadata.step_stats):
-        if node.startswith(prefix):
-            total[node.removeprefix(prefix)] += took
-    return total
 
+    def name_of(stats: Any) -> str:
+        return str(stats.node_name.partition(":")[0])
 
-def _records(step_stats: Any) -> Iterator[tuple[str, float]]:
     devices = step_stats.dev_stats
     streams = [each for each in devices if each.device.endswith(_KERNELS)]
-    on_stream = {_node(stats) for each in streams for stats in each.node_stats}
+    on_stream = {name_of(stats) for each in streams for stats in each.node_stats}
+    total: dict[str, float] = defaultdict(float)
     for each in devices:
         is_stream = each.device.endswith(_KERNELS)
         if "stream" in each.device and not is_stream:
             continue
         for stats in each.node_stats:
-            name = _node(stats)
+            name = name_of(stats)
             if is_stream or name not in on_stream:
                 nanoseconds = stats.op_end_rel_nanos - stats.op_start_rel_nanos
-                yield name, max(nanoseconds, 0) * 1e-9
-
-
-def _node(stats: Any) -> str:
-    return str(stats.node_name.partition(":")[0])
+                total[name] += max(nanoseconds, 0) * 1e-9
+    return total

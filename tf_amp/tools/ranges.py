@@ -73,8 +73,7 @@ def ranges(
     given = list(batches)
     if not given:
         raise data.no_batch()
-    function = _traced_for(fn, given[0])
-    seen = ranges_of(function, given)
+    seen = ranges_of(_traced_for(fn, given[0]), given)
     return dataclasses.replace(seen, limit=limit, underflow=underflow, depth=depth)
 
 
@@ -184,8 +183,19 @@ def _tensors_in(view: GraphView, shapes: Shapes) -> dict[str, TensorRange]:
     been seen of them yet.
     """
     slots = SlotTable.from_view(view)
+    # Whether a list lets a slot be in 16 bits, whatever that costs.
+    eligible = [
+        any(of_types)
+        for of_types in zip(
+            *(
+                constrain(view, shapes, OpLists.for_dtype(each), each).eligible
+                for each in LOW_DTYPES
+            ),
+            strict=True,
+        )
+    ]
     tensors: dict[str, TensorRange] = {}
-    for port, readers in _ports(view, slots, _eligible(view, slots, shapes)).items():
+    for port, readers in _ports(view, slots, eligible).items():
         node = view.nodes[port.node]
         tensor = TensorRange(
             node=node.name,
@@ -199,16 +209,6 @@ def _tensors_in(view: GraphView, shapes: Shapes) -> dict[str, TensorRange]:
     return tensors
 
 
-def _eligible(view: GraphView, slots: SlotTable, shapes: Shapes) -> Sequence[bool]:
-    """Say of every slot whether a list lets it be in 16 bits, whatever that costs."""
-    found = [False] * len(slots.slots)
-    for low_dtype in LOW_DTYPES:
-        lists = OpLists.for_dtype(low_dtype)
-        limits = constrain(view, shapes, lists, low_dtype)
-        found = [a or b for a, b in zip(found, limits.eligible, strict=True)]
-    return found
-
-
 def _ports(
     view: GraphView, slots: SlotTable, eligible: Sequence[bool]
 ) -> dict[Port, tuple[str, ...]]:
@@ -217,21 +217,16 @@ def _ports(
     def is_eligible(slot: int) -> bool:
         return slot != NO_SLOT and eligible[slot]
 
-    made = (
-        Port(node.index, output)
+    readers: dict[Port, list[str]] = {
+        Port(node.index, output): []
         for node in view.nodes
         for output in range(slots.output_count(node.index))
         if is_eligible(slots.output_slot(node.index, output))
-    )
-    reads = (
-        (port, node.name)
-        for node in view.nodes
-        for position, port in enumerate(node.inputs)
-        if is_eligible(slots.input_slot(node.index, position))
-    )
-    readers: dict[Port, list[str]] = {port: [] for port in made}
-    for port, name in reads:
-        readers.setdefault(port, []).append(name)
+    }
+    for node in view.nodes:
+        for position, port in enumerate(node.inputs):
+            if is_eligible(slots.input_slot(node.index, position)):
+                readers.setdefault(port, []).append(node.name)
     return {
         port: tuple(dict.fromkeys(names))
         for port, names in readers.items()
@@ -291,26 +286,44 @@ class Statistics:
         outermost = (n.name for n in loops if view.frame(n.inputs[0].node) is None)
         taps = (
             Tap(
-                functools.partial(self._receive, graph, name),
+                functools.partial(self.receive, graph, name),
                 name,
                 in_loop=tensor.node in framed,
             )
             for name, tensor in graph.tensors.items()
         )
-        begin = functools.partial(self._begin, graph)
+
+        def begin(_: Array) -> None:
+            with self._lock:
+                graph.runs += 1
+
         return Records(tuple(taps), begin, frozenset(outermost))
 
-    def _begin(self, graph: _Graph, _: Array) -> None:
-        with self._lock:
-            graph.runs += 1
-
-    def _receive(self, graph: _Graph, name: str, value: Array) -> None:
+    def receive(self, graph: _Graph, name: str, value: Array) -> None:
+        """Widen the range of a graph's tensor by a value that it has had."""
         part = range_of_values(graph.tensors[name], value)
+
+        def summed(field: str) -> dict[str, int]:
+            counts = getattr(seen, field)
+            return {n: counts.get(n, 0) + m for n, m in getattr(part, field).items()}
+
         with self._lock:
-            is_new_run = graph.runs != graph.last_runs.get(name, 0)
             seen = graph.tensors[name]
-            graph.tensors[name] = _widened(seen, part, graph.runs, is_new_run)
+            is_larger = part.largest > seen.largest or not seen.values
+            is_new_run = graph.runs != graph.last_runs.get(name, 0)
             graph.last_runs[name] = graph.runs
+            graph.tensors[name] = dataclasses.replace(
+                seen,
+                batches=seen.batches + is_new_run,
+                largest=max(seen.largest, part.largest),
+                largest_in=graph.runs if is_larger else seen.largest_in,
+                smallest=min(seen.smallest, part.smallest),
+                values=seen.values + part.values,
+                nonzero=seen.nonzero + part.nonzero,
+                not_finite=seen.not_finite + part.not_finite,
+                overflow=summed("overflow"),
+                underflow=summed("underflow"),
+            )
 
     def ranges(self) -> Ranges:
         """Return the ranges so far; tensors that never came are left out."""
@@ -349,27 +362,4 @@ def range_of_values(seen: TensorRange, value: Array) -> TensorRange:
             name: int(np.count_nonzero(positive <= limit)) if smallest <= limit else 0
             for name, limit in _UNDERFLOW.items()
         },
-    )
-
-
-def _widened(
-    seen: TensorRange, part: TensorRange, run: int, is_new_run: bool
-) -> TensorRange:
-    """Return a range widened by another value of the tensor, from some run."""
-    is_larger = part.largest > seen.largest or not seen.values
-
-    def summed(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-        return {name: counts.get(name, 0) + count for name, count in more.items()}
-
-    return dataclasses.replace(
-        seen,
-        batches=seen.batches + is_new_run,
-        largest=max(seen.largest, part.largest),
-        largest_in=run if is_larger else seen.largest_in,
-        smallest=min(seen.smallest, part.smallest),
-        values=seen.values + part.values,
-        nonzero=seen.nonzero + part.nonzero,
-        not_finite=seen.not_finite + part.not_finite,
-        overflow=summed(seen.overflow, part.overflow),
-        underflow=summed(seen.underflow, part.underflow),
     )

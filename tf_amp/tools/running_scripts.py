@@ -16,7 +16,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 
 from tf_amp.config.amp_config import (
     DTYPE,
@@ -87,9 +87,14 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
       ScriptMissingError: there is none.
       TensorFlowMissingError: it wants TensorFlow, which is not installed.
     """
+    sys.argv[:] = [script, *arguments]
     if as_module:
-        _run_module(script, arguments)
-        return
+        _set_first_folder(pathlib.Path.cwd())
+        with raised_by_script():
+            if _is_module(script):
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
+                return
+        raise ScriptMissingError(f"no module named {script}")
     if not script:
         raise ScriptMissingError(
             "received an empty text where a script's name should be"
@@ -101,7 +106,6 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
         )
     if path.is_dir() and not (path / "__main__.py").exists():
         raise ScriptMissingError(f"{script} is a folder without a __main__.py to run")
-    sys.argv[:] = [script, *arguments]
     _set_first_folder(path.resolve().parent if path.is_file() else path)
     with raised_by_script():
         runpy.run_path(script, run_name="__main__")
@@ -125,24 +129,6 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
     return None
 
 
-def exit_code_of(code: object) -> int:
-    """Return the exit code of what a script exits with; print it if it is a message."""
-    if code is None or isinstance(code, int):
-        return code or 0
-    print(code, file=sys.stderr)
-    return 1
-
-
-def _run_module(name: str, arguments: Sequence[str]) -> None:
-    sys.argv[:] = [name, *arguments]
-    _set_first_folder(pathlib.Path.cwd())
-    with raised_by_script():
-        if _is_module(name):
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-            return
-    raise ScriptMissingError(f"no module named {name}")
-
-
 def _is_module(name: str) -> bool:
     """Return whether there is such a module; packages around it are imported."""
     try:
@@ -162,20 +148,16 @@ def raised_by_script() -> Iterator[None]:
     except SystemExit:
         raise
     except BaseException as error:
-        first = _frames_of_script(error.__traceback__)
+        # The frames of the script; None where it did not begin, as it cannot.
+        first = error.__traceback__
+        while first and first.tb_frame.f_globals.get("__name__") in _BELOW_SCRIPTS:
+            first = first.tb_next
         if isinstance(error, AmpError) and first is not None:
             error.is_scripts_own = not error.is_of_environment
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             check_tensorflow()
         show_from(error, first)
         raise
-
-
-def _frames_of_script(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames of a script; None where it did not begin, as it cannot."""
-    while frames and frames.tb_frame.f_globals.get("__name__") in _BELOW_SCRIPTS:
-        frames = frames.tb_next
-    return frames
 
 
 def _set_first_folder(folder: pathlib.Path) -> None:

@@ -216,16 +216,6 @@ def test_the_page_has_every_code_of_every_command():
     assert rows == {"code": ["meaning"], "command": ["0", "1", "3"]}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_has_its_codes(name, capsys):
-    with pytest.raises(SystemExit):
-        cli.main([name, "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    for code, meaning in COMMANDS[name].EXITS.items():
-        assert f"{code} {meaning}" in said
-    assert f"{_results.REFUSED} a wrong command line, setting or file" in said
-
-
 def test_a_pipe_can_be_written_and_a_link_where_it_leads(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "absent" / "file")

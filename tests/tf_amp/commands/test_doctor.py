@@ -66,16 +66,6 @@ def test_a_working_installation_is_healthy():
     assert done.out.splitlines()[-1] == "healthy"
 
 
-def test_settings_without_the_switch_are_pointed_out():
-    env = {"TF_AMP_OPT_LEVEL": "O2"}
-    done = run_forked(STARTED, env=env)
-    assert done.code == 0, done.err
-    assert lines_of(done)["switch"][0] == "note"
-    assert "export TF_ENABLE_AUTO_MIXED_PRECISION=1, since TF_AMP_OPT_LEVEL" in (
-        done.out
-    )
-
-
 def test_without_site_it_says_that_it_cannot_start_by_itself():
     done = run_interpreter(("-S", *DOCTOR))
     assert done.code == 1

@@ -104,7 +104,3 @@ def test_a_wide_terminal_has_all_columns_in_one_line_each(verification, ranges):
         text = "\n".join(shown(printable, 200))
         assert all(name in text for name in names)
         assert NAME in text and "Not shown" not in text
-
-
-def test_a_notebook_has_all_columns(verification):
-    assert "cosine" in verification._repr_html_() and NAME in verification._repr_html_()

@@ -79,7 +79,7 @@ class Job:
       is_warm: whether tf-amp uses the user's own cache.
       learns: whether each process of tf-amp that counts follows one that does not,
         which finds no costs and leaves its own.
-      settings: variables of the environment that are tf-amp's.
+      settings: environment variables that are tf-amp's.
     """
 
     target: Target

@@ -228,7 +228,7 @@ _NOTE = "tf-amp: "
 # Of the log of `tf_amp.rewriting.failures`.
 _WARNING = re.compile(r"graph '.*' stays float32: .*")
 _TRACEBACK = "Traceback (most recent call last):"
-# Of Python, where an exception was caught by nobody.
+# Of Python, where an exception was not caught.
 _EXCEPTION_STATUS = 1
 _NO_STEP = "no step was seen"
 # Characters of what is said in a line, and of each of two parts.

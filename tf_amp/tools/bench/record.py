@@ -54,6 +54,15 @@ class SpeedUp:
         """How far from float32 the farthest round is: the logarithm of its ratio."""
         return max(abs(math.log(self.lowest)), abs(math.log(self.highest)))
 
+    def verdict(self, again: SpeedUp) -> str:
+        """Say whether the method is faster, given float32's second run."""
+        if abs(math.log(self.median)) > again.noise:
+            if self.lowest > 1.0:
+                return FASTER
+            if self.highest < 1.0:
+                return SLOWER
+        return WITHIN_NOISE
+
 
 def speed_up_of(
     seconds: Mapping[int, float], reference: Mapping[int, float]
@@ -160,6 +169,10 @@ def _row(
         for by_round in (measured, reference)
     )
     firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
+    verdict = NOISE if method == AGAIN else ""
+    if method != AGAIN and speed_up is not None and again is not None:
+        is_enough = len(measured.keys() & reference) >= FEWEST_ROUNDS
+        verdict = speed_up.verdict(again) if is_enough else TOO_FEW_ROUNDS
     return Row(
         method=method,
         batch=batch,
@@ -167,7 +180,7 @@ def _row(
         step_seconds=step,
         items_per_second=batch / step if batch and step else None,
         speed_up=speed_up,
-        verdict=_verdict(method, speed_up, again, len(measured.keys() & reference)),
+        verdict=verdict,
         first_step_seconds=median(firsts) if firsts else None,
         peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
         error=None if method == FLOAT32 else largest_error(values, expected),
@@ -186,22 +199,6 @@ def _measured(samples: Sequence[Sample]) -> dict[int, Sample]:
 
 def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:
     return {number: each.seconds for number, each in measured.items()}
-
-
-def _verdict(
-    method: str, speed_up: SpeedUp | None, again: SpeedUp | None, rounds: int
-) -> str:
-    if method == AGAIN:
-        return NOISE
-    if speed_up is None or again is None:
-        return ""
-    if rounds < FEWEST_ROUNDS:
-        return TOO_FEW_ROUNDS
-    if abs(math.log(speed_up.median)) <= again.noise:
-        return WITHIN_NOISE
-    if speed_up.lowest > 1.0:
-        return FASTER
-    return SLOWER if speed_up.highest < 1.0 else WITHIN_NOISE
 
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "tf_keras", "numpy")

@@ -379,7 +379,10 @@ def _step_of_keras(name: str, made: tuple[Any, ...], batch: int, mode: str) -> S
 
 
 def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
-    """Return a call of a signature on a made-up batch; ConfigError if it takes none."""
+    """Return a call of a signature on a synthetic batch.
+
+    ConfigError: it takes none.
+    """
     import tensorflow as tf
 
     from tf_amp.run import batches

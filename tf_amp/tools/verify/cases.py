@@ -160,9 +160,9 @@ def watched(
 
     Args:
       case: watches nothing yet.
-      variables: names for people by name of the handle; None: as traced.
-      outputs: names for people of the tensors to compare, by `node:output`; None: all
-        that the nodes which are fetched make.
+      variables: human-readable names by name of the handle; None: as traced.
+      outputs: human-readable names of the tensors to compare, by `node:output`; None:
+        all that the nodes which are fetched make.
     """
     view = GraphView.from_graph_def(case.graph_def, case.item)
     if variables is None:

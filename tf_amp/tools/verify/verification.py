@@ -142,7 +142,7 @@ class Verification(Display, Stored):
     """All tensors of a graph, and whether they hold.
 
     Attributes:
-      graph: its name, for people.
+      graph: its name, human-readable.
       checks: outputs, then gradients.
       low_dtype: "bfloat16" or "float16".
       tolerance: for relative errors.
@@ -200,10 +200,6 @@ class Verification(Display, Stored):
         rounded = check.rounded or Difference()
         if check.scale > 0.0 and rounded.relative < _UNKNOWN:
             return False
-        most = max(check.mixed.largest, check.scale, rounded.largest)
-        return most < self.tolerance * self._scale_beside(check)
-
-    def _scale_beside(self, check: TensorCheck) -> float:
         others = [
             c for c in self.checks if c.kind == check.kind and c.name != check.name
         ]
@@ -211,7 +207,9 @@ class Verification(Display, Stored):
         beside = [c for c in others if layer and c.name.rpartition("/")[0] == layer]
         if not beside and check.kind == GRADIENT:
             beside = others
-        return max((c.scale for c in beside), default=0.0)
+        scale_beside = max((c.scale for c in beside), default=0.0)
+        most = max(check.mixed.largest, check.scale, rounded.largest)
+        return most < self.tolerance * scale_beside
 
     @property
     def ok(self) -> bool:
@@ -234,7 +232,15 @@ class Verification(Display, Stored):
             return "The plan changes nothing here, so there is nothing to verify."
         if not self.checks:
             return "Nothing that the graph returns or updates could be compared."
-        return _good(self) if self.ok else f"{_bad(self)}{_cause(self)}"
+        if self.ok:
+            return _good(self)
+        cause = ""
+        if self.culprits:
+            what = counted(len(self.culprits), "operation")
+            cause = f" It holds with {what} in float32 (found in {self.tries} tries):"
+        elif self.culprits is not None:
+            cause = " No operation that could be kept in float32 fixes it."
+        return f"{_bad(self)}{cause}"
 
     def summary(self) -> str:
         """Return the verdict behind the graph's name."""
@@ -251,8 +257,22 @@ class Verification(Display, Stored):
         return self._around(table)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the cells of each tensor, in the order of the titles."""
         for check in self.checks:
-            yield *_cells(check), self.verdict_on(check).value
+            mixed, rounded = check.mixed, check.rounded
+            is_lost = mixed.non_finite > 0 and not mixed.largest
+            yield (
+                check.name,
+                check.kind,
+                shape_text(check.shape),
+                "-" if is_lost else f"{mixed.largest:.2g}",
+                "-" if is_lost else f"{mixed.relative:.2g}",
+                "-" if is_lost else f"{mixed.cosine:.5f}",
+                str(mixed.non_finite),
+                f"{check.noise.relative:.2g}",
+                "-" if rounded is None else f"{rounded.relative:.2g}",
+                self.verdict_on(check).value,
+            )
 
     def _around(self, table: Table | FittedTable) -> Group:
         """Return headline, table, verdict and culprits."""
@@ -316,31 +336,6 @@ def _bad(verification: Verification) -> str:
     )
 
 
-def _cause(verification: Verification) -> str:
-    if verification.culprits is None:
-        return ""
-    if not verification.culprits:
-        return " No operation that could be kept in float32 fixes it."
-    what = counted(len(verification.culprits), "operation")
-    return f" It holds with {what} in float32 (found in {verification.tries} tries):"
-
-
-def _cells(check: TensorCheck) -> tuple[str, ...]:
-    mixed, rounded = check.mixed, check.rounded
-    is_lost = mixed.non_finite > 0 and not mixed.largest
-    return (
-        check.name,
-        check.kind,
-        shape_text(check.shape),
-        "-" if is_lost else f"{mixed.largest:.2g}",
-        "-" if is_lost else f"{mixed.relative:.2g}",
-        "-" if is_lost else f"{mixed.cosine:.5f}",
-        str(mixed.non_finite),
-        f"{check.noise.relative:.2g}",
-        "-" if rounded is None else f"{rounded.relative:.2g}",
-    )
-
-
 def write_exclude_list(
     path: pathlib.Path,
     culprits: Iterable[Culprit],
@@ -353,19 +348,14 @@ def write_exclude_list(
     force when the culprits were found is added to; any other is replaced by one that
     begins with the heading as a comment.
     """
-    lines = _lines_in_force(path, frozenset(in_force))
-    lines = lines or [f"# {line}" for line in heading.splitlines()]
+    lines = [f"# {line}" for line in heading.splitlines()]
+    if path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        kept = [line.strip() for line in text.splitlines()]
+        patterns = {line for line in kept if line and line[0] != "#"}
+        if patterns and patterns <= set(in_force):
+            lines = kept
     for culprit in culprits:
         if culprit.pattern not in lines:
             lines += [f"# {culprit}", culprit.pattern]
     write_whole(path, ("\n".join(lines) + "\n").encode())
-
-
-def _lines_in_force(path: pathlib.Path, in_force: frozenset[str]) -> list[str]:
-    """Return the lines of a list of which every pattern is in force, else none."""
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines()]
-    patterns = {line for line in lines if line and line[0] != "#"}
-    return lines if patterns and patterns <= in_force else []

@@ -90,8 +90,8 @@ def verify(
     Args:
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
         ConcreteFunction, or a GraphDef.
-      *args: what it is called with; of a `tf.TensorSpec` the values are made up; for a
-        GraphDef, its fetches, one by one or in one list.
+      *args: what it is called with; of a `tf.TensorSpec` the values are synthetic; for
+        a GraphDef, its fetches, one by one or in one list.
       dtype: "bfloat16" or "float16"; as in force for the function by default.
       opt_level: "O1" to "O3"; as in force by default.
       exclude: regular expressions, or `@FILE`, of what stays float32.
@@ -294,6 +294,12 @@ class _Controls:
             mixed = run(case, rewrite.graph_def, self._values)
         runs = {"mixed": mixed, "noise": self._noise, "rounded": self._rounded}
         kinds = {watched.name: watched.kind for watched in case.watched}
+        # Exclusions may match operations, or layers and other parts.
+        parts = {reason for _, reason in case.item.excluded}
+        bodies = conversion.bodies_of(case.graph_def).values()
+        names = [node.name for nodes in bodies for node in nodes]
+        excluded = case.settings.exclude
+        of_ops = [p for p in excluded if p not in parts and not is_of_layer(p)]
         return Verification(
             graph=case.name,
             checks=checks_of(self._expected, runs, kinds),
@@ -301,18 +307,9 @@ class _Controls:
             tolerance=self._tolerance,
             plan=plan.verdict().removeprefix(f"{plan.graph}: ") if plan else "",
             low_operations=len(_low_nodes(plan)),
-            excluded=case.settings.exclude,
-            unmatched=_unmatched(case),
+            excluded=excluded,
+            unmatched=unmatched(of_ops, names),
         )
-
-
-def _unmatched(case: GraphCase) -> tuple[str, ...]:
-    """Return the exclusions that match neither an operation nor a part of one."""
-    parts = {reason for _, reason in case.item.excluded}
-    bodies = conversion.bodies_of(case.graph_def).values()
-    names = [node.name for nodes in bodies for node in nodes]
-    patterns = [each for each in case.settings.exclude if each not in parts]
-    return unmatched([each for each in patterns if not is_of_layer(each)], names)
 
 
 class _Search:
@@ -391,21 +388,26 @@ def checks_of(
     Beside it stand the runs "mixed", "noise" and "rounded"; kinds are "output" and
     "gradient".
     """
-    return tuple(
-        TensorCheck(
-            name=name,
-            kind=kinds[name],
-            dtype=str(value.dtype),
-            shape=tuple(map(int, value.shape)),
-            **{run: difference_of(value, other[name]) for run, other in runs.items()},
-            non_finite=0
-            if value.dtype.kind in "OSUb"
-            else int(np.count_nonzero(~np.isfinite(value.astype(np.float64)))),
-            scale=_scale(value),
+    checks = []
+    for name, value in expected.items():
+        if not all(name in other for other in runs.values()):
+            continue
+        # Text and truth values are finite, and have no scale.
+        is_text = value.dtype.kind in "OSUb"
+        numbers = np.zeros(0) if is_text else value.astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        checks.append(
+            TensorCheck(
+                name=name,
+                kind=kinds[name],
+                dtype=str(value.dtype),
+                shape=tuple(map(int, value.shape)),
+                **{run: difference_of(value, each[name]) for run, each in runs.items()},
+                non_finite=numbers.size - finite.size,
+                scale=_norm(finite) / math.sqrt(finite.size) if finite.size else 0.0,
+            )
         )
-        for name, value in expected.items()
-        if all(name in other for other in runs.values())
-    )
+    return tuple(checks)
 
 
 def difference_of(float32: Array, other: Array) -> Difference:
@@ -414,7 +416,11 @@ def difference_of(float32: Array, other: Array) -> Difference:
     What is not finite in either is counted, and left out of the rest. Tensors that hold
     no numbers of floating type are compared as numbers; text differs by 0 or 1.
     """
-    expected, actual = _numbers(float32, other)
+    if float32.dtype.kind in "OSU":
+        expected = np.zeros(float32.shape)
+        actual = np.broadcast_to(float32 != other, float32.shape) * 1.0
+    else:
+        expected, actual = float32.astype(np.float64), other.astype(np.float64)
     if expected.shape != actual.shape:
         return Difference(math.inf, math.inf, 0.0, 0)
     sound = np.isfinite(expected) & np.isfinite(actual)
@@ -430,23 +436,6 @@ def difference_of(float32: Array, other: Array) -> Difference:
         cosine=float(np.dot(expected, actual)) / norms if norms else 0.0,
         non_finite=lost,
     )
-
-
-def _numbers(float32: Array, other: Array) -> tuple[Array, Array]:
-    """Return both as float64; of text, zeros and where it differs ones."""
-    if float32.dtype.kind not in "OSU":
-        return float32.astype(np.float64), other.astype(np.float64)
-    differs: Array = np.asarray(float32 != other)
-    return np.zeros(float32.shape), np.broadcast_to(differs, float32.shape) * 1.0
-
-
-def _scale(value: Array) -> float:
-    """Return the root of the mean square of what is finite; 0 of text."""
-    if value.dtype.kind in "OSUb":
-        return 0.0
-    numbers = value.astype(np.float64)
-    finite = numbers[np.isfinite(numbers)]
-    return _norm(finite) / math.sqrt(finite.size) if finite.size else 0.0
 
 
 def _norm(value: Array) -> float:

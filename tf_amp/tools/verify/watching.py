@@ -7,6 +7,7 @@ update writes one goes back to what does not belong to the update alone.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
@@ -36,7 +37,7 @@ def outputs_of(
 ) -> Iterator[Watched]:
     """Yield the tensors that some nodes give to the caller.
 
-    They may have names for people, by `node:output`.
+    They may have human-readable names, by `node:output`.
     """
     for name in dict.fromkeys(fetches):
         node = view.nodes[view.index[name]] if name in view.index else None
@@ -58,8 +59,8 @@ def gradients_of(
 ) -> tuple[Watched, ...]:
     """Return the tensors that update variables of a training step, each once.
 
-    The lists bound the arithmetic of updates; variables have names for people by name
-    of the handle.
+    The lists bound the arithmetic of updates; variables have human-readable names by
+    name of the handle.
     """
     hidden = frozenset(hidden_nodes(view, view.order))
     search = _Search(view, state_update_region(view, lists), shapes, hidden)
@@ -77,7 +78,17 @@ def gradients_of(
         is_trained = search.is_read_outside(update)
         if port not in found or is_trained > found[port][0]:
             found[port] = (is_trained, watched)
-    return tuple(_with_names([watched for _, watched in found.values()]))
+    # Gradients, then other updates, each under a name of its own.
+    ranked = sorted(
+        (watched for _, watched in found.values()), key=lambda w: w.kind != GRADIENT
+    )
+    named: dict[str, Watched] = {}
+    for watched in ranked:
+        again = (f"{watched.name} ({number})" for number in itertools.count(2))
+        names = itertools.chain([watched.name], again)
+        name = next(name for name in names if name not in named)
+        named[name] = dataclasses.replace(watched, name=name)
+    return tuple(named.values())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,9 +104,16 @@ class _Search:
         self, update: Node, variables: Mapping[str, str]
     ) -> tuple[Watched, Port] | None:
         """Return the gradient of an update, or what it writes if there is none."""
-        start = _value_input(update)
-        if start is None:
+        op_def = op_def_of(update.op)
+        names = [] if op_def is None else [arg.name for arg in op_def.input_arg]
+        # The gradient, or the value that is written.
+        brings = ("grad", "value", "updates", "delta")
+        places = [names.index(each) for each in brings if each in names]
+        present = (place for place in places if place < len(update.inputs))
+        place = next(present, None)
+        if place is None:
             return None
+        start = Reader(update.index, place)
         reader = self._nearest(start, self._shape(update.inputs[start.input]))
         if reader is None:
             return None
@@ -192,30 +210,6 @@ def _trained(name: str, variables: Mapping[str, str]) -> str:
     return max((known for known in trained if known != name), key=len, default=name)
 
 
-def _value_input(update: Node) -> Reader | None:
-    """Return the input that brings the gradient, or the value that is written."""
-    op_def = op_def_of(update.op)
-    if op_def is None:
-        return None
-    names = [arg.name for arg in op_def.input_arg]
-    for wanted in ("grad", "value", "updates", "delta"):
-        if wanted in names and names.index(wanted) < len(update.inputs):
-            return Reader(update.index, names.index(wanted))
-    return None
-
-
 def _is_comparable(dtype: int) -> bool:
     """Tell a tensor of numbers, truth values or text from a handle."""
     return bool(dtype) and tf.dtypes.as_dtype(dtype).is_numpy_compatible
-
-
-def _with_names(found: list[Watched]) -> Iterator[Watched]:
-    """Yield gradients, then other updates, each under a name of its own."""
-    taken: set[str] = set()
-    for watched in sorted(found, key=lambda each: each.kind != GRADIENT):
-        name, number = watched.name, 1
-        while name in taken:
-            number += 1
-            name = f"{watched.name} ({number})"
-        taken.add(name)
-        yield dataclasses.replace(watched, name=name)

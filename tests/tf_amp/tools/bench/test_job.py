@@ -15,9 +15,7 @@ from tf_amp.tools.bench.job import (
     FUNCTION,
     SAVED_MODEL,
     SCRIPT,
-    Job,
     Run,
-    Task,
     batches_from_text,
     batches_of,
     digest_of_module,
@@ -31,6 +29,8 @@ from tf_amp.tools.bench.job import (
 
 
 def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:
+    sizes = [(r.round, r.batch) for r in job_of(batches=(1, 32)).runs(2)]
+    assert sizes[::2] == [(0, 1), (0, 32), (1, 1), (1, 32)]
     runs = [(r.round, r.batch, r.method) for r in job_of("keras").runs(2)]
     assert runs == [
         (0, 8, "float32"),
@@ -40,17 +40,6 @@ def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:
         (1, 8, "keras"),
         (1, 8, "float32"),
     ]
-
-
-def test_each_round_measures_every_batch_size() -> None:
-    runs = job_of(batches=(1, 32)).runs(2)
-    assert [(r.round, r.batch) for r in runs][::2] == [(0, 1), (0, 32), (1, 1), (1, 32)]
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "x", "1,,8", "1.5", ""])
-def test_a_batch_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--batches: received"):
-        batches_from_text(text)
 
 
 def test_batch_sizes_come_once_each_in_the_order_given() -> None:
@@ -75,21 +64,6 @@ def test_what_is_not_there_is_named(text: str) -> None:
         target_of(text, (), None)
 
 
-def test_options_of_other_targets_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--signature belongs"):
-        target_of("module:step", (), "serve")
-    with pytest.raises(ConfigError, match="belong to scripts"):
-        target_of("module:step", ("--fast",), None)
-
-
-def test_another_text_of_a_script_is_another_job(tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("one")
-    before = target_of(str(script), (), None)
-    script.write_text("two")
-    assert target_of(str(script), (), None) != before
-
-
 def test_a_script_gets_its_batch_size_by_place_or_by_variable(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -100,21 +74,7 @@ def test_a_script_gets_its_batch_size_by_place_or_by_variable(
     assert batches_of(placed, (4,)) == (4,)
     assert batches_of(target_of(str(reading), (), None), (4,)) == (4,)
     assert batches_of(target_of(str(deaf), (), None), None) == (None,)
-    with pytest.raises(ConfigError, match=r"\{batch\} .* needs --batches"):
-        batches_of(placed, None)
-    with pytest.raises(ConfigError, match="no way to receive a batch size"):
-        batches_of(target_of(str(deaf), (), None), (4,))
-
-
-def test_other_targets_have_batch_sizes_of_their_own() -> None:
     assert batches_of(target_of("module:step", (), None), None) == (1, 8, 32)
-
-
-def test_a_task_survives_the_command_line(tmp_path: pathlib.Path) -> None:
-    target = target_of(__file__, ("a b", "--n={batch}"), None)
-    job = Job(target, "infer", ("float32", "tf-amp:O2"), (None,), 600.0, 3.0)
-    task = Task(job, Run("tf-amp:O2", None, 0), str(tmp_path))
-    assert Task.from_json(task.to_json()) == task
 
 
 def test_float32_and_its_repetition_are_always_measured_first() -> None:
@@ -157,14 +117,8 @@ def test_what_stands_behind_tf_amp_are_its_settings(
 @pytest.mark.parametrize(
     "text",
     [
-        *("jax", "", "tf-amp:", "tf-amp:O7", "tf-amp:O7+TUNE=off", "keras:O2"),
-        *(
-            "keras:TUNE=off",
-            "tf-amp:CACHE=x",
-            "tf-amp:SPEED=1",
-            "tf-amp:TUNE=",
-            "tf-amp:TUNE=off+O2",
-        ),
+        *("jax", "", "tf-amp:", "tf-amp:O7", "keras:O2", "tf-amp:CACHE=x"),
+        *("tf-amp:TUNE=", "tf-amp:TUNE=off+O2"),
     ],
 )
 def test_an_unknown_method_is_named_with_those_allowed(text: str) -> None:
@@ -173,13 +127,6 @@ def test_an_unknown_method_is_named_with_those_allowed(text: str) -> None:
     said = str(refused.value)
     assert "--methods: received " in said and "\n" not in said
     assert "allowed are" in said
-
-
-def test_an_unknown_value_is_named_with_those_allowed() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'tf-amp:TUNE=x'; TF_AMP_TUNE: received 'x'"
-    ):
-        methods_from_text("tf-amp:TUNE=x")
 
 
 USERS = {
@@ -205,9 +152,6 @@ def test_only_tf_amp_gets_settings_of_tf_amp() -> None:
         }
     for method in ("tf-amp", "tf-amp:O2", "tf-amp:TUNE=off"):
         assert variables(method)["TF_AMP_EXCLUDE"] == "head/"
-
-
-def test_the_database_of_costs_is_the_users_only_if_warm() -> None:
     assert variables("tf-amp")["TF_AMP_CACHE"] == "fresh"
     assert variables("tf-amp", is_warm=True)["TF_AMP_CACHE"] == "own"
 

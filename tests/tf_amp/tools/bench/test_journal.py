@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tf_amp.report.codec import from_json, to_json
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.journal import (
     Ended,
@@ -53,9 +52,7 @@ def test_a_step_takes_the_median_of_the_later_half() -> None:
     assert found.first_step_seconds == 10.0
     assert (found.method, found.batch, found.round) == ("tf-amp", 8, 2)
     assert found.timed == "batches of Keras' fit"
-
-
-def test_several_steps_in_one_call_share_its_time() -> None:
+    # Several steps in one call share its time.
     assert sample(steps("train", *[4.0] * 6, count=4)).seconds == 1.0
 
 
@@ -102,10 +99,8 @@ def test_operations_are_those_of_graphs_called_among_the_timed_steps() -> None:
         ([], WELL, "no step was seen: neither batches of Keras nor calls"),
         ([], dataclasses.replace(WELL, is_out_of_time=True), "seen in its time"),
         (steps("train", 1.0), WELL, "1 steps were seen (batches of Keras' fit); need"),
-        ([], dataclasses.replace(WELL, status=3, errors="a\nb.\n"), "exit status 3: b"),
-        ([], dataclasses.replace(WELL, status=-11), "ended by SIGSEGV"),
     ],
-    ids=["none", "out of time", "few", "status", "signal"],
+    ids=["none", "out of time", "few"],
 )
 def test_why_nothing_was_measured_is_said(
     lines: list[list[Any]], ended: Ended, reason: str
@@ -113,13 +108,9 @@ def test_why_nothing_was_measured_is_said(
     assert reason in sample(lines, ended=ended).failure
 
 
-def test_the_steps_of_a_process_whose_time_was_over_are_used() -> None:
-    ended = Ended(-15, True, "", 7, 100.0)
-    found = sample(steps("train", *[1.0] * 6), ended=ended)
-    assert found.seconds == 1.0 and found.was_ended and not found.failure
-
-
-def test_the_steps_of_a_process_that_failed_after_them_are_used() -> None:
+def test_the_steps_of_a_process_that_was_ended_or_failed_after_them_are_used() -> None:
+    ended = sample(steps("train", *[1.0] * 6), ended=Ended(-15, True, "", 7, 100.0))
+    assert ended.seconds == 1.0 and ended.was_ended and not ended.failure
     failed = dataclasses.replace(WELL, status=1, errors="OSError: disk full")
     found = sample(steps("train", *[1.0] * 6), ended=failed)
     assert found.is_measured and found.seconds == 1.0
@@ -167,24 +158,19 @@ def test_many_steps_are_thinned() -> None:
     assert len(found.step_seconds) == 1667 and found.seconds == 0.5
 
 
-def test_what_tf_amp_says_is_noted() -> None:
-    ended = dataclasses.replace(WELL, errors="x\ntf-amp: stays float32\ntf-amp: y\n")
-    assert sample([], ended=ended).note == "stays float32"
-    assert sample([], ended=ended).warning == ""
-
-
-def test_a_graph_that_could_not_be_rewritten_is_noted() -> None:
-    said = "W0000 failures.py:76] graph 'step' stays float32: KeyError: 'x' (AMP202)\n"
-    ended = dataclasses.replace(WELL, errors=f"more\n{said}more\n")
-    found = sample([], ended=ended)
-    assert found.warning == "graph 'step' stays float32: KeyError: 'x' (AMP202)"
-
-
-def test_a_sample_survives_as_fields() -> None:
-    lines = [["function", 0, "step", MIXED], *calls(0, [104.5], 0.1)]
-    found = sample([*lines, *steps("train", *[1.0] * 6)])
-    assert found.ops is not None
-    assert from_json(Sample, to_json(found)) == found
+def test_what_tf_amp_says_and_logs_is_noted() -> None:
+    log = "W0000 failures.py:76] graph 'step' stays float32: KeyError: 'x' (AMP202)\n"
+    said = "x\ntf-amp: stays float32\ntf-amp: y\n"
+    for errors, note, warning in (
+        (said, "stays float32", ""),
+        (
+            f"more\n{log}more\n",
+            "",
+            "graph 'step' stays float32: KeyError: 'x' (AMP202)",
+        ),
+    ):
+        found = sample([], ended=dataclasses.replace(WELL, errors=errors))
+        assert (found.note, found.warning) == (note, warning)
 
 
 def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
@@ -223,21 +209,13 @@ def test_a_forked_child_writes_nothing(tmp_path: pathlib.Path) -> None:
     assert lines_of(path) == []
 
 
-def test_the_clock_stands_still_while_a_call_is_written(
+def test_the_clock_stands_still_while_a_call_is_written_or_looked_at(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(tmp_path / "journal")
     monkeypatch.setattr(journal, "_write", lambda *_: time.sleep(0.2))
     begin = journal.now()
     journal.call(0, 1.0, 2.0)
-    assert journal.now() - begin < 0.2
-
-
-def test_the_clock_stands_still_while_something_is_looked_at(
-    tmp_path: pathlib.Path,
-) -> None:
-    journal = Journal(tmp_path / "journal")
-    begin = journal.now()
     with journal.looking():
         time.sleep(0.2)
     assert journal.now() - begin < 0.2

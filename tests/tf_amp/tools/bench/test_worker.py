@@ -172,17 +172,6 @@ import keras, tensorflow as tf, tf_keras
     assert printed in run_forked(code).lines()[-1]
 
 
-def test_tf_amp_starts_with_the_first_function() -> None:
-    code = """
-from tf_amp.tools.bench import worker
-from tf_amp.runtime import switch
-worker.switch_on("tf-amp")
-import os
-print(os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"])
-"""
-    assert run_forked(code).lines() == ["1"]
-
-
 def test_settings_of_a_method_go_before_the_users() -> None:
     code = """
 from tf_amp.tools.bench import worker

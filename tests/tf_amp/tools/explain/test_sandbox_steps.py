@@ -27,7 +27,7 @@ def test_a_loop_without_end_is_given_up() -> None:
         result = tf.while_loop(lambda y: y[0, 0] > -9.0, lambda y: [y * 1.0], [x])[0]
     trial = _trial(graph.as_graph_def(), result, 1e-3, 1e-3)
     with pytest.raises(NotRunnableError):
-        predicting._compared(trial, 1.0)
+        predicting._compared(predicting.sandboxes_of(trial), 1.0)
 
 
 def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
@@ -38,4 +38,4 @@ def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
         )
     trial = _trial(graph.as_graph_def(), rows, 1e-3, 1e-3)
     with pytest.raises(NotRunnableError, match="MiB"):
-        predicting._compared(trial, 1.0)
+        predicting._compared(predicting.sandboxes_of(trial), 1.0)

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_amp
 from tests import planted
 from tf_amp.commands import cli
-from tf_amp.errors import UnfitDataError
 from tf_amp.tools.ranges import ranges_of_saved_model
 from tf_amp.tools.verify.verifying import verify_saved_model
 
@@ -65,24 +63,6 @@ def test_ranges_are_those_of_all_batches(folder, data):
     seen = ranges_of_saved_model(folder, data, "serve")
     product = next(t for t in seen.tensors if t.node.endswith("product"))
     assert (seen.batches, product.batches, product.values) == (2, 2, 2 * 3 * 4)
-
-
-def test_data_that_does_not_fit_a_signature_is_refused(folder, tmp_path):
-    path = tmp_path / "data.npz"
-    np.savez(path, words=np.ones((2, 3)))
-    with pytest.raises(UnfitDataError, match=r"expected is words: string \[\?\]"):
-        verify_saved_model(folder, _LOW, file=path)
-
-
-def test_a_signature_that_is_not_there_is_told(folder):
-    with pytest.raises(tf_amp.ConfigError, match="no signature 'serving_default'"):
-        verify_saved_model(folder, _LOW, signature="serving_default")
-
-
-def test_a_model_without_signatures_is_refused(tmp_path):
-    tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
-    with pytest.raises(tf_amp.ConfigError, match="has no signatures to run"):
-        verify_saved_model(tmp_path / "model", _LOW)
 
 
 class _Halves(tf.Module):

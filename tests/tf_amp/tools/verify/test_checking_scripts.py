@@ -114,7 +114,6 @@ def test_a_session_is_verified_and_its_culprits_are_written_to_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("verify", "nothing.py"), "no such SavedModel or script"),
         (("verify", ".", "--seconds", "3"), "belong to scripts"),
         (("verify", "train.py", "--data", "x.npz"), "--data can be given with a"),
         (("ranges", "train.py", "--limit", "0"), "greater than 0"),
