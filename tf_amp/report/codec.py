@@ -34,8 +34,16 @@ class Stored:
 
 
 def to_json(value: Any) -> str:
-    """Return a value with all dataclasses and enums in it as indented JSON."""
-    return json.dumps(value, default=plain, indent=1)
+    """Return a value with all dataclasses and enums in it as indented JSON.
+
+    Numbers that JSON has no words for are text: "inf", "-inf" and "nan".
+    """
+    try:
+        return json.dumps(value, default=plain, indent=1, allow_nan=False)
+    except ValueError:
+        text = json.dumps(value, default=plain)
+        worded = json.loads(text, parse_constant=lambda name: str(float(name)))
+        return json.dumps(worded, indent=1)
 
 
 def plain(value: Any) -> Any:
@@ -89,6 +97,8 @@ def _read(hint: Any, value: Any) -> Any:
         return hint[value]
     if isinstance(hint, type) and issubclass(hint, tuple):
         return hint(*map(_read, _hints(hint).values(), value))
+    if hint is float and isinstance(value, str):
+        return float(value)
     return value
 
 

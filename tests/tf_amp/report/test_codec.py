@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
@@ -66,6 +67,11 @@ def test_what_is_written_is_read_back_equal() -> None:
         "maybe": None,
     }
     assert Whole.from_json(WHOLE.to_json()) == WHOLE
+    for size in (math.inf, -math.inf, math.nan):
+        text = dataclasses.replace(WHOLE, maybe=Part(size)).to_json()
+        written = json.loads(text, parse_constant=pytest.fail)["maybe"]
+        assert written == {"size": str(size), "shape": None, "double": str(size)}
+        assert str(Whole.from_json(text).maybe) == str(Part(size))
     del plain["parts"], plain["maybe"]
     assert Whole.from_json(json.dumps(plain)) == dataclasses.replace(WHOLE, parts=())
 

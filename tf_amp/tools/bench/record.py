@@ -27,7 +27,7 @@ import numpy as np
 import tf_amp
 from tf_amp.config import devices
 from tf_amp.errors import ConfigError
-from tf_amp.report.codec import from_plain, to_json
+from tf_amp.report.codec import from_plain, plain
 from tf_amp.report.files import write_whole
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
 from tf_amp.tools.bench.journal import OpCounts, Sample
@@ -254,8 +254,9 @@ class Record:
         Raises:
           ConfigError: the file cannot be written; what was there before stays.
         """
-        text = json.dumps(json.loads(to_json(self), parse_constant=lambda _: None))
-        write_whole(path, text.encode())
+        text = json.dumps(self, default=plain)
+        standard = json.loads(text, parse_constant=lambda _: None)
+        write_whole(path, json.dumps(standard).encode())
 
 
 def continued(fresh: Record, path: pathlib.Path) -> Record:
