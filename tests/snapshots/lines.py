@@ -159,7 +159,7 @@ SNAPSHOTS = (
             "cat page.html",
             f"tf-amp report model -o page.html {_V100} --measure",
             "cat page.html",
-            "tf-amp report plan.json -o page.html --compare plan.json",
+            "tf-amp report plan.json --out page.html --compare plan.json",
             "cat page.html",
             "tf-amp report idle.py -o page.html",
         ),

@@ -44,9 +44,12 @@ def add_options(options: Options) -> None:
         "-o",
         dest="output",
         metavar="FILE",
-        help="report.html by default",
+        help="report.html by default; --out does as well",
         default=pathlib.Path("report.html"),
     )
+    # As other commands call it; shown once.
+    hidden = argparse.SUPPRESS
+    options.path("--out", dest="output", metavar="FILE", help=hidden, default=hidden)
     options.path("--compare", metavar="OTHER", help="a FOLDER or FILE as well")
     options.flag("--open", help="show it in a browser")
     options.setting("device_profile")
