@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
+import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
 from tf_amp.commands import _results
 from tf_amp.commands._options import Options, environment_from
 from tf_amp.commands._results import DONE, FAILED, NOTHING, say
+from tf_amp.config.amp_config import LOG
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.report.counts import counted
 from tf_amp.report.files import check_writable, write_whole
@@ -139,23 +142,33 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
     """Run a script, write the page however it ends, and return the exit code."""
     from tf_amp.rewriting import dumps, host
 
-    script, collector = _results.Script(options), dumps.Collector()
+    script = _results.Script(options)
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
-    host.current().logs.append(collector)
-    running_scripts.switch_on(environment_from(options))
-    try:
-        script.run()
-    finally:
-        if collector.plans:
-            from tf_amp.tools.job_record import record_from_collector
+    with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as own_folder:
+        # Child processes of the script write their plans there, or where the user says.
+        log = os.environ.get(LOG, "").strip()
+        folder = pathlib.Path(log or own_folder).absolute()
+        before = set(folder.glob("*.json"))
+        collector = dumps.Collector(None if log else folder)
+        host.current().logs.append(collector)
+        running_scripts.switch_on({**environment_from(options), LOG: str(folder)})
+        try:
+            script.run()
+        finally:
+            of_this_process = set(folder.glob(f"{os.getpid()}-*.json"))
+            others = sorted(set(folder.glob("*.json")) - before - of_this_process)
+            has_plans = bool(collector.plans or others)
+            if has_plans:
+                from tf_amp.tools import job_record as records
 
-            name = options.model.name
-            record = record_from_collector(name, collector, _loss_scale())
-            _write(options, record, other)
-        else:
-            say(f"no report, since {_results.why_no_graph()}.")
-    return script.exit_code(DONE if collector.plans else NOTHING)
+                record = records.record_from_collector(
+                    options.model.name, collector, others, _loss_scale()
+                )
+                _write(options, record, other)
+            else:
+                say(f"no report, since {_results.why_no_graph()}.")
+    return script.exit_code(DONE if has_plans else NOTHING)
 
 
 def _loss_scale() -> LossScaleState | None:

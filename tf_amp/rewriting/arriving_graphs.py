@@ -317,8 +317,10 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
 
 def _logs(config: AmpConfig) -> tuple[PlanLog, ...]:
     """Return what receives the plans that are made under some settings."""
-    folders = [] if config.log_dir is None else [dumps.FolderLog(config.log_dir)]
-    return (*host.current().logs, *folders)
+    logs, folder = host.current().logs, config.log_dir
+    if folder is None or any(log.stands_for(folder) for log in logs):
+        return tuple(logs)
+    return (*logs, dumps.FolderLog(folder))
 
 
 def _is_logged() -> bool:

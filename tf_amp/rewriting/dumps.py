@@ -58,10 +58,19 @@ class ComparedSteps:
 
 @dataclasses.dataclass(frozen=True)
 class Collector:
-    """Keeps the plans of this process, and what steps have decided on them since."""
+    """Keeps the plans of this process, and what steps have decided on them since.
 
+    The folder is where child processes write theirs; this one need not.
+    """
+
+    folder: pathlib.Path | None = None
     plans: list[Plan] = dataclasses.field(default_factory=list)
     compared: list[ComparedSteps] = dataclasses.field(default_factory=list)
+    process: int = dataclasses.field(default_factory=os.getpid)
+
+    def stands_for(self, folder: pathlib.Path) -> bool:
+        """Return whether plans need not be written into a folder by this process."""
+        return folder == self.folder and os.getpid() == self.process
 
     def add(self, name: str, before: GraphDef, rewrite: Rewrite) -> None:
         """Keep a plan."""

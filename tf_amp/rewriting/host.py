@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
     from tf_amp.rewriting.arriving_graphs import Arrival
     from tf_amp.rewriting.compiled import WithoutXla
-    from tf_amp.rewriting.dumps import PlanLog
+    from tf_amp.rewriting.dumps import Collector
 
 # What receives graphs instead of their being rewritten; a graph that it returns runs.
 Observer = Callable[
@@ -94,7 +94,7 @@ class Host:
     without_xla: list[WithoutXla] = dataclasses.field(default_factory=list)
     placers: list[Placer] = dataclasses.field(default_factory=list)
     watchers: list[Watcher] = dataclasses.field(default_factory=list)
-    logs: list[PlanLog] = dataclasses.field(default_factory=list)
+    logs: list[Collector] = dataclasses.field(default_factory=list)
     plans: deque[Plan] = dataclasses.field(
         default_factory=lambda: deque(maxlen=_PLANS_KEPT)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grappler_pass.planning.draft import Outcome
@@ -69,13 +69,7 @@ def record_from_path(path: pathlib.Path) -> JobRecord:
         raise ScriptMissingError(f"{path}: no such file or folder.")
     if not path.is_dir():
         return _joined(path.name, [_record_from_file(path)])
-    records: list[JobRecord] = []
-    left_out: list[str] = []
-    for file in sorted(path.glob("*.json")):
-        try:
-            records.append(_record_from_file(file))
-        except UnreadableRecordError as error:
-            left_out.append(str(error))
+    records, left_out = _records_from_files(sorted(path.glob("*.json")))
     if not records:
         found = " ".join(left_out[:1]) or "It has no JSON file."
         raise UnreadableRecordError(
@@ -84,6 +78,20 @@ def record_from_path(path: pathlib.Path) -> JobRecord:
         )
     joined = _joined(path.resolve().name, records)
     return dataclasses.replace(joined, left_out=tuple(left_out))
+
+
+def _records_from_files(
+    files: Iterable[pathlib.Path],
+) -> tuple[list[JobRecord], list[str]]:
+    """Return the records of files, and of those that cannot be read what is wrong."""
+    records: list[JobRecord] = []
+    left_out: list[str] = []
+    for file in files:
+        try:
+            records.append(_record_from_file(file))
+        except UnreadableRecordError as error:
+            left_out.append(str(error))
+    return records, left_out
 
 
 def _record_from_file(path: pathlib.Path) -> JobRecord:
@@ -164,10 +172,16 @@ def _joined(name: str, records: Sequence[JobRecord]) -> JobRecord:
 
 
 def record_from_collector(
-    name: str, collector: Collector, loss_scale: LossScaleState | None
+    name: str,
+    collector: Collector,
+    others: Iterable[pathlib.Path],
+    loss_scale: LossScaleState | None,
 ) -> JobRecord:
-    """Return the record of a job that has run in this process."""
-    collected = JobRecord(
-        plans=tuple(collector.plans), compared=tuple(collector.compared)
-    )
-    return dataclasses.replace(_joined(name, [collected]), loss_scale=loss_scale)
+    """Return the record of a job that has run in this process, and in others.
+
+    What these have logged is in files.
+    """
+    own = JobRecord(plans=tuple(collector.plans), compared=tuple(collector.compared))
+    records, left_out = _records_from_files(others)
+    joined = _joined(name, [own, *records])
+    return dataclasses.replace(joined, loss_scale=loss_scale, left_out=tuple(left_out))

@@ -18,6 +18,36 @@ fn = tf.function(lambda x: tf.nn.relu(x @ x))
 print("script", sys.argv[1:], float(fn(tf.eye(256) * (1 + 2**-12))[0, 0]) > 1.0)
 sys.exit(3)
 """
+PARENT = """
+import os, subprocess, sys
+import tensorflow as tf
+
+CHILD = '''
+import tf_amp.runtime._autostart_finder
+import tensorflow as tf
+
+@tf.function
+def started(x):
+    return tf.nn.relu((x @ x) @ x) @ x
+
+started(tf.eye(256))
+'''
+if not os.fork():
+    @tf.function
+    def forked(x):
+        return tf.nn.relu(x @ x)
+
+    forked(tf.eye(256))
+    os._exit(0)
+os.wait()
+subprocess.run([sys.executable, "-c", CHILD], check=True)
+
+@tf.function
+def own(x):
+    return x @ tf.nn.relu(x @ x)
+
+own(tf.eye(256))
+"""
 FIT = """
 import keras, numpy as np
 
@@ -107,6 +137,19 @@ def test_a_script_has_a_page_though_it_fails(tmp_path):
     assert outcome.code == 1, outcome.err
     html = (tmp_path / "page.html").read_text()
     assert "Precision of train.py" in html and "Where the time goes" in html
+
+
+@pytest.mark.parametrize("folder", ["", "graphs"])
+def test_a_page_has_the_graphs_of_child_processes(folder, tmp_path):
+    (tmp_path / "train.py").write_text(PARENT)
+    command = "-m tf_amp report train.py -o page.html --device-profile cpu-avx512-bf16"
+    env = {"TF_AMP_LOG": folder}
+    done = run_forked_command(command.split(), cwd=tmp_path, env=env)
+    assert done.code == 0, done.err
+    html = (tmp_path / "page.html").read_text()
+    assert all(f"{name}: Verdict" in html for name in ("forked", "started", "own"))
+    assert "page.html has 3 graphs." in done.err
+    assert (tmp_path / "graphs").exists() == bool(folder)
 
 
 def test_a_page_of_fit_has_the_skipped_steps_and_the_last_loss_scale(tmp_path):
