@@ -106,7 +106,8 @@ def _region(view: GraphView) -> tuple[set[int], list[int]]:
         if i in reads and _is_always_there(view, operands[0]):
             sources.add(i)
         elif (
-            _is_pure(node.op)
+            not (node.op in CONTROL_FLOW_OPS or has_effects(node.op))
+            and not (is_random(node.op) or why_fixed(node.op, is_listed=False))
             and node.name not in view.item.untouchable
             and all(is_known(each, node.place) for each in operands)
             and any(each.op not in CONSTANT_OPS for each in operands)
@@ -123,12 +124,6 @@ def _is_always_there(view: GraphView, source: Node) -> bool:
     while source.op in IDENTITY_OPS and not source.controls:
         source = view.nodes[source.inputs[0].node]
     return source.op in VARIABLE_OPS | INPUT_OPS and not source.controls
-
-
-def _is_pure(op: str) -> bool:
-    if op in CONTROL_FLOW_OPS or has_effects(op) or is_random(op):
-        return False
-    return not why_fixed(op, is_listed=False)
 
 
 def is_wanted(settings: Settings) -> bool:

@@ -49,7 +49,7 @@ from grappler_pass.fusions.matching import (
     with_inputs,
 )
 from grappler_pass.graph.op_table import ADDITION_OPS
-from grappler_pass.graph.shapes import Shape
+from grappler_pass.graph.shapes import Shape, static
 from grappler_pass.graph.type_slots import attr_of, kernel_exists
 from grappler_pass.graph.view import GraphView, Node, Port
 
@@ -92,6 +92,8 @@ _NORMS = ("FusedBatchNormV3", "_FusedBatchNormEx")
 _GRADIENTS = ("FusedBatchNormGradV3", "_FusedBatchNormGradEx")
 # By how much the kernel averages statistics itself.
 _FACTOR = "exponential_avg_factor"
+# A fused bias may have the axes of an image, or of a volume.
+_MOST_BIAS_AXES = 5
 # Outputs of a normalization.
 _MEAN, _SAVED = 1, 3
 
@@ -178,52 +180,38 @@ def normalized_biases(graph: PricedGraph) -> Iterator[Match]:
         if norm.op not in _NORMS or not _is_of_batch(norm):
             continue
         biased = view.nodes[norm.inputs[0].node]
-        is_fused = [part.op for part in parts_of(biased.proto)][1:] == ["BiasAdd"]
+        bias = _bias_of(biased)
+        vector = static((graph.shape(bias) or ())[-1:]) if bias else None
         gradients = _gradients_of(norm, view)
-        layout = _layout(norm)
         if (
-            not (is_fused or biased.op == "BiasAdd")
-            or biased.place != norm.place
-            or _layout(biased) != layout
+            bias is None
+            or not vector
+            or not graph.is_per_channel(bias, vector[0], _MOST_BIAS_AXES)
+            or (biased.place, _layout(biased)) != (norm.place, _layout(norm))
             or gradients is None
             or not graph.may_change(biased, norm)
         ):
             continue
-        bias = biased.inputs[2 if is_fused else 1]
-        shape = graph.shape(bias)
-        channels = shape[-1] if shape else None
-        if not shape or not channels or not all(size == 1 for size in shape[:-1]):
-            continue
-        vector = (channels,)
-        summing = (
-            view.nodes[reader.node]
-            for gradient in gradients
-            for reader in view.readers(Port(gradient.index, 0))
-        )
         sums = [
             node
-            for node in summing
-            if node.op == "BiasAddGrad"
-            and _layout(node) == layout
-            and graph.may_change(node)
+            for gradient in gradients
+            for reader in view.readers(Port(gradient.index, 0))
+            if (node := view.nodes[reader.node]).op == "BiasAddGrad"
+            if _layout(node) == _layout(norm) and graph.may_change(node)
         ]
         numbers = (reader.node for reader in view.readers(Port(norm.index, _MEAN)))
         readers = [view.nodes[i] for i in dict.fromkeys(numbers)]
         replaced = {node.name for node in (biased, *readers, *sums)}
-        if changed.isdisjoint(replaced):
-            changed |= replaced
-            # Whole passes are saved for one over a vector.
-            removed = ["BiasAdd"] * (biased.op == "BiasAdd") + ["BiasAddGrad"] * len(
-                sums
-            )
-            shape = graph.result_shape(norm)
-            saved = sum(graph.pass_seconds(norm, op, shape, vector) for op in removed)
-            spent = graph.pass_seconds(norm, "AddV2", vector)
-            seconds = graph.gain(norm, saved, spent)
-            write = functools.partial(
-                _move_bias, biased, bias, norm, vector, sums, readers
-            )
-            yield Match(biased, seconds, norm, norm.inputs[0], write)
+        if not changed.isdisjoint(replaced):
+            continue
+        changed |= replaced
+        # Whole passes are saved for one over a vector.
+        removed = ["BiasAdd"] * (biased.op == "BiasAdd") + ["BiasAddGrad"] * len(sums)
+        shape = graph.result_shape(norm)
+        saved = sum(graph.pass_seconds(norm, op, shape, vector) for op in removed)
+        seconds = graph.gain(norm, saved, graph.pass_seconds(norm, "AddV2", vector))
+        write = functools.partial(_move_bias, biased, bias, norm, vector, sums, readers)
+        yield Match(biased, seconds, norm, norm.inputs[0], write)
 
 
 def _move_bias(
@@ -251,6 +239,14 @@ def _move_bias(
         zeros = new.constant(0.0, DT_FLOAT, vector, anchor=node.inputs[0])
         zeros.device = node.proto.device
         new.replace(node, zeros)
+
+
+def _bias_of(node: Node) -> Port | None:
+    """Return the bias that a node adds, by itself or behind its product."""
+    if node.op == "BiasAdd":
+        return node.inputs[1]
+    parts = [part.op for part in parts_of(node.proto)]
+    return node.inputs[2] if parts[1:] == ["BiasAdd"] else None
 
 
 def _is_of_batch(norm: Node) -> bool:

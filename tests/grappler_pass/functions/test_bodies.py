@@ -49,7 +49,21 @@ def named(found: Mapping[str, Body], beginning: str) -> Body:
     return body
 
 
+def planned(body: Body) -> Plan:
+    settings = settings_of("bfloat16", "O2")
+    return plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
+
+
 X = tf.TensorSpec((4, 8))
+
+
+def gradient_of_a_loop(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x
+        for _ in tf.range(6):
+            y = tf.tanh(y @ W)
+    return tape.gradient(y, x)
 
 
 def test_a_loop_weighs_as_often_as_it_runs() -> None:
@@ -65,15 +79,8 @@ def test_a_loop_weighs_as_often_as_it_runs() -> None:
 
 
 def test_the_loop_of_a_gradient_runs_as_often_as_its_forward_loop() -> None:
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = x
-            for _ in tf.range(6):
-                y = tf.tanh(y @ W)
-        return tape.gradient(y, x)
-
-    assert sorted(b.weight for b in bodies(step, X).values()) == [1.0, 6.0, 6.0]
+    found = bodies(gradient_of_a_loop, X).values()
+    assert sorted(b.weight for b in found) == [1.0, 6.0, 6.0]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +148,7 @@ def test_what_only_updates_a_variable_in_a_branch_is_its_update() -> None:
             lambda: v.read_value(),
         )
 
-    body = bodies(update, tf.TensorSpec((8, 8)))[""]
-    settings = settings_of("bfloat16", "O2")
-    plan = plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
+    plan = planned(bodies(update, tf.TensorSpec((8, 8)))[""])
     causes = {d.op: d.reason.cause for d in plan.decisions}
     assert causes["MatMul"] is Cause.FORCED
     assert causes["Mul"] is Cause.STATE_UPDATE
@@ -183,9 +188,7 @@ def test_a_barrier_holds_in_the_functions_called_behind_it() -> None:
 
 def test_a_barrier_in_a_function_holds_behind_its_call() -> None:
     inner = tf.function(lambda x: marked(x @ W))
-    body = bodies(lambda x: tf.tanh(inner(x) @ W) @ W, X)[""]
-    settings = settings_of("bfloat16", "O2")
-    plan = plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
+    plan = planned(bodies(lambda x: tf.tanh(inner(x) @ W) @ W, X)[""])
     products = [d.reason.cause for d in plan.decisions if d.op == "MatMul"]
     assert products == [Cause.BARRIER] * 2
 
@@ -244,15 +247,7 @@ def test_plans_of_bodies_add_up() -> None:
         return x @ W
 
     found = bodies(looping, X).values()
-    settings = settings_of("bfloat16", "O2")
-    parts = [
-        PlanPart(
-            b.name,
-            b.weight,
-            plan_graph(b.graph_def, b.item, settings, shapes=b.shapes),
-        )
-        for b in found
-    ]
+    parts = [PlanPart(each.name, each.weight, planned(each)) for each in found]
     plan = merged(parts)
     own, body = parts
     # The body is started with the graph that calls it.
@@ -277,17 +272,7 @@ def test_parts_need_the_memory_of_the_largest_with_its_weights() -> None:
 
 
 def test_the_loop_of_a_gradient_knows_what_its_forward_loop_has_kept() -> None:
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = x
-            for _ in tf.range(6):
-                y = tf.tanh(y @ W)
-        return tape.gradient(y, x)
-
-    found = bodies(step, X)
+    found = bodies(gradient_of_a_loop, X)
     (body,) = [b for name, b in found.items() if "_grad_" in name]
-    settings = settings_of("bfloat16", "O2")
-    plan = plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
-    shapes = {d.shape for d in plan.decisions if d.op == "TanhGrad"}
-    assert shapes == {(4, 8)}
+    decisions = planned(body).decisions
+    assert {d.shape for d in decisions if d.op == "TanhGrad"} == {(4, 8)}

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorflow.core.framework.attr_value_pb2 import NameAttrList
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -30,6 +31,12 @@ def bodies_of(function: tf.types.experimental.PolymorphicFunction, *specs: objec
     library = library_of(concrete.graph.as_graph_def())
     own = concrete.function_def
     return {own.signature.name: own, **library}
+
+
+def traced(function, *specs: tf.TensorSpec) -> FunctionDef:
+    """Return a traced function that calls no other."""
+    (only,) = bodies_of(tf.function(function), *specs).values()
+    return only
 
 
 def assert_comes_back(library: dict[str, FunctionDef]) -> None:
@@ -87,14 +94,11 @@ def test_functions_of_random_programs_come_back(seed: int):
 def test_arguments_and_results_are_held_and_side_effects_kept():
     v = tf.Variable(1.0)
 
-    @tf.function
     def add(x):
         v.assign_add(x)
         return 2 * x, x
 
-    library = bodies_of(add, tf.TensorSpec(()))
-    (function,) = library.values()
-    graph_def, item = graph_from_function(function, library)
+    graph_def, item = graph_from_function(traced(add, tf.TensorSpec(())), {})
     view = GraphView.from_graph_def(graph_def, item)
     assert item.feed[0] == "x"
     assert [view.nodes[view.index[name]].op for name in item.fetch] == ["Identity"] * 2
@@ -104,28 +108,25 @@ def test_arguments_and_results_are_held_and_side_effects_kept():
 
 def test_what_is_known_of_arguments_gives_every_node_its_shape():
     v = tf.Variable(tf.ones((8, 3)))
-    library = bodies_of(tf.function(lambda x: x @ v), tf.TensorSpec((None, 8)))
-    (function,) = library.values()
+    function = traced(lambda x: x @ v, tf.TensorSpec((None, 8)))
     contents = ((tf.float32.as_datatype_enum, (8, 3)),)
     known = (Known((5, 8)), Known(contents=contents))
-    graph_def, item = graph_from_function(function, library, known)
+    graph_def, item = graph_from_function(function, {}, known)
     assert shapes_from_graph_def(graph_def)[item.fetch[0]] == ((5, 3),)
 
 
 def test_an_argument_that_is_known_as_a_scalar_counts_as_one():
     specs = tf.TensorSpec((4, 4)), tf.TensorSpec(())
-    library = bodies_of(tf.function(lambda x, factor: x * factor), *specs)
-    (function,) = library.values()
+    function = traced(lambda x, factor: x * factor, *specs)
     function.ClearField("arg_attr")
     known = (Known((4, 4)), Known(()))
-    graph_def, item = graph_from_function(function, library, known)
+    graph_def, item = graph_from_function(function, {}, known)
     assert shapes_from_graph_def(graph_def)[item.fetch[0]] == ((4, 4),)
 
 
 def test_a_new_node_in_front_of_a_result_is_part_of_the_body():
-    library = bodies_of(tf.function(lambda x: tf.split(x, 2)[1]), tf.TensorSpec((4,)))
-    (function,) = library.values()
-    graph_def, item = graph_from_function(function, library)
+    function = traced(lambda x: tf.split(x, 2)[1], tf.TensorSpec((4,)))
+    graph_def, item = graph_from_function(function, {})
     twice = graph_def.node.add(name="twice", op="Neg", input=["split:1"])
     twice.attr["T"].type = tf.float32.as_datatype_enum
     result = next(node for node in graph_def.node if node.name == item.fetch[0])
@@ -141,15 +142,9 @@ def test_a_new_node_in_front_of_a_result_is_part_of_the_body():
         call = tf.raw_ops.PartitionedCall(
             args=[tf.constant([1.0, 2.0, 3.0, 4.0])],
             Tout=[tf.float32],
-            f=_named(changed.signature.name),
+            f=NameAttrList(name=changed.signature.name),
         )
         np.testing.assert_array_equal(session.run(call)[0], [-3.0, -4.0])
-
-
-def _named(name: str) -> object:
-    from tensorflow.core.framework.attr_value_pb2 import NameAttrList
-
-    return NameAttrList(name=name)
 
 
 def test_only_what_is_called_comes_along():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import KEPT_WEIGHTS, RULES
 from grappler_pass.graph.device_types import Home
@@ -14,6 +17,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, Settings, optimize
+from grappler_pass.planning.plan import Plan
 from tests.text_graph import graph_from_text
 
 PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
@@ -82,7 +86,7 @@ def _case_from_text(section: str) -> Case:
         if line.startswith("["):
             shapes |= dict.fromkeys(names, shape_from_text(sizes))
     return Case(
-        lines[0],
+        lines[0].split()[0],
         "\n".join(line.strip() for line in lines if line.startswith("  ")),
         shapes,
         tuple(lines[1].split()[1:]),
@@ -92,4 +96,30 @@ def _case_from_text(section: str) -> Case:
 
 
 _TEXT = pathlib.Path(__file__).with_name("cases.txt").read_text(encoding="utf-8")
-CASES = {case.rule: case for case in map(_case_from_text, _TEXT.split("\n== ")[1:])}
+CASES = {
+    section.partition("\n")[0]: _case_from_text(section)
+    for section in _TEXT.split("\n== ")[1:]
+}
+
+
+def plans_without_loss(
+    compute: Callable[[], Iterable[np.ndarray]], tolerance: float, **settings: object
+) -> Sequence[Plan]:
+    """Return the plans of a computation; all that it returns must be as without them.
+
+    Args:
+      compute: what is computed.
+      tolerance: by how much each array may be off, in terms of its largest value.
+      settings: of tf-amp, on a CPU without 16-bit units.
+    """
+    wanted = compute()
+    tf_amp.enable(**{"device_profile": "cpu-generic", "tune": "off", **settings})
+    try:
+        found = compute()
+        plans = tf_amp.plans()
+    finally:
+        tf_amp.disable()
+    for before, after in zip(wanted, found, strict=True):
+        largest = np.abs(before).max(initial=0.0) if tolerance else 0.0
+        np.testing.assert_allclose(after, before, rtol=0, atol=tolerance * largest)
+    return plans

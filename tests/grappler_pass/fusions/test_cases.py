@@ -8,10 +8,10 @@ from grappler_pass.graph.view import Item
 from tests.grappler_pass.fusions.rewriting import CASES, Case, shape_from_text
 from tests.text_graph import graph_from_text, text_from_graph
 
-VARIANTS = [(case.rule, line) for case in CASES.values() for line in case.variants]
+VARIANTS = [(title, line) for title, case in CASES.items() for line in case.variants]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.rule)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_rule_changes_what_its_lines_say(case: Case) -> None:
     rewrite = case()
     before = text_from_graph(graph_from_text(case.text)).splitlines()
@@ -23,9 +23,9 @@ def test_a_rule_changes_what_its_lines_say(case: Case) -> None:
     assert f"fused: {case.rule} 1" in rewrite.plan.summary()
 
 
-@pytest.mark.parametrize(("rule", "variant"), VARIANTS)
-def test_a_variant_is_fused_or_stays(rule: str, variant: str) -> None:
-    rules = CASES[rule]
+@pytest.mark.parametrize(("title", "variant"), VARIANTS)
+def test_a_variant_is_fused_or_stays(title: str, variant: str) -> None:
+    rules = CASES[title]
     text, fetch, excluded, given = rules.text, rules.fetch, (), {}
     expected, _, clauses = variant.partition(": ")
     for verb, _, rest in (clause.partition(" ") for clause in clauses.split(" ;; ")):
@@ -44,9 +44,14 @@ def test_a_variant_is_fused_or_stays(rule: str, variant: str) -> None:
                 key, _, value = rest.partition("=")
                 given[key] = _value(key, value, rules)
     rewrite = rules(text, Item(fetch, excluded=excluded), **given)
-    is_fused = expected == "fused"
-    assert [each.rule for each in rewrite.plan.fusions] == [rule] * is_fused
+    is_fused = expected != "stays"
+    assert [each.rule for each in rewrite.plan.fusions] == [rules.rule] * is_fused
     assert rewrite.changed == is_fused
+    before = {node.name: node for node in graph_from_text(text).node}
+    after = {node.name: node for node in rewrite.graph_def.node}
+    for name in expected.split()[1:]:
+        old, new = before[name], after[name]
+        assert (new.op, new.input) == (old.op, old.input)
 
 
 def _value(key: str, value: str, case: Case) -> object:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_amp
-from tests.grappler_pass.fusions.rewriting import CASES
+from tests.grappler_pass.fusions.rewriting import CASES, plans_without_loss
 from tests.text_graph import graph_from_text, text_from_graph
 
 fused = CASES["layer_norms"]
@@ -88,17 +87,9 @@ def test_keras_predicts_the_same_and_trains_as_before(
             *model.get_weights(),
         ]
 
-    wanted = outcomes()
-    tf_amp.enable(device_profile="cpu-generic", tune="off", fuse="layer_norms")
-    try:
-        found = outcomes()
-        plans = tf_amp.plans()
-    finally:
-        tf_amp.disable()
+    plans = plans_without_loss(outcomes, 5e-6, fuse="layer_norms")
     assert sum(len(plan.fusions) for plan in plans) >= count
     assert bool(count) == any(plan.fusions for plan in plans)
-    for before, after in zip(wanted, found, strict=True):
-        np.testing.assert_allclose(after, before, atol=5e-6 * np.abs(before).max())
 
 
 @pytest.mark.skipif(
@@ -110,16 +101,14 @@ def test_normalizing_without_a_mean_is_left_as_it_is() -> None:
         [keras.Input((64, 256)), layers.RMSNormalization(), layers.Dense(4)]
     )
     data = np.random.default_rng(0).normal(1.0, size=(64, 64, 256)).astype(np.float32)
-    wanted = model.predict(data, batch_size=64, verbose=0)
-    model.predict_function = None
-    tf_amp.enable(device_profile="cpu-generic", tune="off")
-    try:
-        found = model.predict(data, batch_size=64, verbose=0)
-        plan = tf_amp.explain(tf.function(lambda x: model(x)), data)
-    finally:
-        tf_amp.disable()
-    assert "layer_norms" not in {each.rule for each in plan.all_fusions}
-    np.testing.assert_array_equal(found, wanted)
+
+    def outcomes() -> list[np.ndarray]:
+        model.predict_function = None
+        return [model.predict(data, batch_size=64, verbose=0)]
+
+    plans = plans_without_loss(outcomes, 0.0)
+    rules = {each.rule for plan in plans for each in plan.all_fusions}
+    assert plans and "layer_norms" not in rules
 
 
 def test_no_rows_and_values_that_are_no_numbers_come_out_as_before() -> None:
@@ -135,12 +124,5 @@ def test_no_rows_and_values_that_are_no_numbers_come_out_as_before() -> None:
         )
         return [call(tf.constant(part)).numpy() for part in (rows, rows[:0])]
 
-    wanted = outcomes()
-    tf_amp.enable(device_profile="cpu-generic", tune="off", fuse="layer_norms")
-    try:
-        found = outcomes()
-        assert any(plan.fusions for plan in tf_amp.plans())
-    finally:
-        tf_amp.disable()
-    for before, after in zip(wanted, found, strict=True):
-        np.testing.assert_array_equal(after, before)
+    plans = plans_without_loss(outcomes, 0.0, fuse="layer_norms")
+    assert any(plan.fusions for plan in plans)

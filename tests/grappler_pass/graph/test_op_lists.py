@@ -134,24 +134,18 @@ def test_adding_an_op_to_its_own_list_keeps_its_reason() -> None:
     assert edited.reason_of("Exp") == FLOAT16.reason_of("Exp")
 
 
-def test_an_op_in_two_lists_is_named_with_both_lists() -> None:
-    with pytest.raises(OpListError, match="'Exp' is in two lists, 'allow' and 'deny'"):
-        FLOAT16.edited(add={"allow": ["Exp"]})
-
-
-def test_one_op_added_to_two_lists_is_named() -> None:
-    with pytest.raises(OpListError, match="'Cholesky' is in two lists"):
-        FLOAT16.edited(add={"allow": ["Cholesky"], "clear": ["Cholesky"]})
-
-
-def test_a_list_of_another_name_is_refused() -> None:
-    with pytest.raises(OpListError, match=r"no op list 'white'.*allow, infer"):
-        FLOAT16.edited(add={"white": ["MatMul"]})
-
-
-def test_a_string_in_place_of_a_collection_is_refused() -> None:
-    with pytest.raises(OpListError, match=r"write \['MatMul'\]"):
-        FLOAT16.edited(add={"allow": "MatMul"})
+@pytest.mark.parametrize(
+    ("add", "message"),
+    [
+        ({"allow": ["Exp"]}, "'Exp' is in two lists, 'allow' and 'deny'"),
+        ({"allow": ["Cholesky"], "clear": ["Cholesky"]}, "'Cholesky' is in two lists"),
+        ({"white": ["MatMul"]}, r"no op list 'white'.*allow, infer"),
+        ({"allow": "MatMul"}, r"write \['MatMul'\]"),
+    ],
+)
+def test_edits_that_leave_no_four_lists_are_refused(add: dict, message: str) -> None:
+    with pytest.raises(OpListError, match=message):
+        FLOAT16.edited(add=add)
 
 
 def test_another_dtype_has_no_lists() -> None:

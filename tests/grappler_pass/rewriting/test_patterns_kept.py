@@ -8,63 +8,58 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.graph.view import Item
-from tests.equivalence import assert_equivalent
+from tests.grappler_pass.rewriting.patterns import gradients_of, rewritten
 from tests.rewriters import rewritten_by, settings_of
-from tests.sketch import sketch
+from tests.sketch import Sketch, sketch
 from tests.soundness import LOW_DTYPES, assert_sound, colors
 from tf_amp import mixed_precision_scope
 
 both_dtypes = pytest.mark.parametrize("low_dtype", sorted(LOW_DTYPES))
+_OTHERS = (
+    types_pb2.DT_DOUBLE,
+    types_pb2.DT_COMPLEX64,
+    types_pb2.DT_STRING,
+    types_pb2.DT_INT32,
+)
 
 
-@both_dtypes
-def test_other_dtypes_are_untouched(low_dtype: str) -> None:
-    with sketch() as s:
-        x = s.feed(4, 8)
-        double = tf.matmul(tf.cast(x, tf.float64), tf.ones([8, 8], tf.float64))
-        complex_ = tf.abs(tf.complex(x, x) * tf.constant(1j, tf.complex64))
-        text = tf.strings.join([tf.constant("a"), tf.constant("b")])
-        whole = tf.matmul(tf.cast(x, tf.int32), tf.ones([8, 8], tf.int32))
-        y = tf.matmul(x, s.weight(8, 8))
-        program = s.program(double, complex_, text, whole, tf.identity(y))
-    rewrite = assert_equivalent(program, low_dtype, "O3")
+@rewritten(levels=["O3"])
+def test_other_dtypes_are_untouched(s: Sketch):
+    x = s.feed(4, 8)
+    double = tf.matmul(tf.cast(x, tf.float64), tf.ones([8, 8], tf.float64))
+    complex_ = tf.abs(tf.complex(x, x) * tf.constant(1j, tf.complex64))
+    text = tf.strings.join([tf.constant("a"), tf.constant("b")])
+    whole = tf.matmul(tf.cast(x, tf.int32), tf.ones([8, 8], tf.int32))
+    y = tf.matmul(x, s.weight(8, 8))
+    program = s.program(double, complex_, text, whole, tf.identity(y))
+    after, _ = yield program
     before = {n.name: n for n in program.graph_def.node}
-    for node in rewrite.graph_def.node:
+    for node in after.node:
         for key, value in node.attr.items():
-            if node.name in before and value.type in (
-                types_pb2.DT_DOUBLE,
-                types_pb2.DT_COMPLEX64,
-                types_pb2.DT_STRING,
-                types_pb2.DT_INT32,
-            ):
+            if node.name in before and value.type in _OTHERS:
                 assert before[node.name].attr[key] == value
 
 
-@both_dtypes
-def test_integer_ids_beyond_2048_stay_exact(low_dtype: str) -> None:
-    with sketch() as s:
-        ids = s.feed_value(np.array([[2049.0, 2051.0, 4097.0]], np.float32), "ids")
-        table = tf.reshape(tf.range(5000, dtype=tf.float32), [5000, 1]) / 5000.0
-        rows = tf.gather(table, tf.cast(ids[0], tf.int32))
-        y = tf.matmul(rows, s.weight(1, 8)) + tf.matmul(ids, s.weight(3, 8, name="v"))
-        program = s.program(tf.cast(ids, tf.int32), tf.identity(y))
-    assert_equivalent(program, low_dtype)
+@rewritten()
+def test_integer_ids_beyond_2048_stay_exact(s: Sketch):
+    ids = s.feed_value(np.array([[2049.0, 2051.0, 4097.0]], np.float32), "ids")
+    table = tf.reshape(tf.range(5000, dtype=tf.float32), [5000, 1]) / 5000.0
+    rows = tf.gather(table, tf.cast(ids[0], tf.int32))
+    y = tf.matmul(rows, s.weight(1, 8)) + tf.matmul(ids, s.weight(3, 8, name="v"))
+    return tf.cast(ids, tf.int32), y
 
 
-@both_dtypes
-def test_control_edges_classes_and_devices_are_kept(low_dtype: str) -> None:
-    with sketch() as s:
-        x, w = s.feed(4, 8), s.weight(8, 8)
-        counter = s.variable(2, name="counter")
-        update = counter.assign_add([1.0, 1.0], read_value=False)
-        with tf.control_dependencies([update]), tf.device("/device:CPU:0"):
-            y = tf.matmul(x, w, name="allow1")
-        with tf.compat.v1.colocate_with(y):
-            z = tf.nn.relu(y, name="clear1")
-        program = s.program(tf.identity(z), steps=2)
-    after = assert_equivalent(program, low_dtype).graph_def
+@rewritten(colored={"allow1 clear1": "L L"})
+def test_control_edges_classes_and_devices_are_kept(s: Sketch):
+    x, w = s.feed(4, 8), s.weight(8, 8)
+    counter = s.variable(2, name="counter")
+    update = counter.assign_add([1.0, 1.0], read_value=False)
+    with tf.control_dependencies([update]), tf.device("/device:CPU:0"):
+        y = tf.matmul(x, w, name="allow1")
+    with tf.compat.v1.colocate_with(y):
+        z = tf.nn.relu(y, name="clear1")
+    after, _ = yield s.program(tf.identity(z), steps=2)
     nodes = {node.name: node for node in after.node}
-    assert colors(after, "allow1 clear1") == "L L"
     assert nodes["allow1"].device == "/device:CPU:0"
     assert f"^{update.name}" in nodes["allow1"].input
     assert nodes["clear1"].attr["_class"].list.s == [b"loc:@allow1"]
@@ -86,26 +81,24 @@ def test_a_node_on_a_device_without_a_kernel_stays(low_dtype: str) -> None:
     assert colors(after, "elsewhere") == "F"
 
 
-@pytest.mark.parametrize("shape", [None, [None, None], [None, 8]])
-@both_dtypes
-def test_unknown_shapes_are_rewritten_as_well(low_dtype: str, shape: object) -> None:
-    with sketch() as s:
-        x = s.feed_value(s.values(4, 8), "x", shape)
-        y = tf.tanh(tf.matmul(x, s.weight(8, 8), name="allow1"))
-        program = s.program(tf.reduce_sum(y))
-    after = assert_equivalent(program, low_dtype).graph_def
-    assert colors(after, "allow1") == "L"
+@rewritten(
+    colored={"allow1": "L"},
+    given={
+        "unknown": (None,),
+        "two axes": ([None, None],),
+        "some rows": ([None, 8],),
+    },
+)
+def test_unknown_shapes_are_rewritten_as_well(s: Sketch, shape: object):
+    x = s.feed_value(s.values(4, 8), "x", shape)
+    return tf.reduce_sum(tf.tanh(tf.matmul(x, s.weight(8, 8), name="allow1")))
 
 
-@both_dtypes
-def test_an_op_without_a_low_kernel_stays_float32(low_dtype: str) -> None:
-    with sketch() as s:
-        y = tf.matmul(s.feed(4, 4), s.weight(4, 4), name="allow1")
-        y = tf.math.igamma(y * y + 1.0, y * y + 2.0, name="no_kernel")
-        y = tf.matmul(y, s.weight(4, 4, name="v"), name="allow2")
-        program = s.program(tf.identity(y))
-    rewrite = assert_equivalent(program, low_dtype, "O3")
-    assert colors(rewrite.graph_def, "allow1 no_kernel allow2") == "L F L"
+@rewritten(colored={"allow1 no_kernel allow2": "L F L"}, levels=["O3"])
+def test_an_op_without_a_low_kernel_stays_float32(s: Sketch):
+    y = tf.matmul(s.feed(4, 4), s.weight(4, 4), name="allow1")
+    y = tf.math.igamma(y * y + 1.0, y * y + 2.0, name="no_kernel")
+    return tf.matmul(y, s.weight(4, 4, name="v"), name="allow2")
 
 
 @both_dtypes
@@ -115,8 +108,7 @@ def test_an_exclusion_holds_for_gradients_too(low_dtype: str) -> None:
             y = tf.matmul(s.feed(4, 8), s.weight(8, 8))
         y = tf.matmul(tf.tanh(y), s.weight(8, 8, name="v"))
         loss = tf.reduce_sum(tf.square(y))
-        gradients = tf.gradients(loss, tf.compat.v1.global_variables())
-        program = s.program(*map(tf.identity, gradients))
+        program = s.program(*gradients_of(loss))
     settings = settings_of(low_dtype, "O2", exclude=(r"\bhead\b",))
     after = rewritten_by(program.graph_def, program.item, settings).graph_def
     low = {n.name for n in after.node if n.op == "MatMul" and n.attr["T"].type != 1}

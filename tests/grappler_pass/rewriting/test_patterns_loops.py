@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import pytest
+import functools
+
 import tensorflow as tf
 
 from grappler_pass.graph.view import GraphView
-from tests.equivalence import assert_equivalent
-from tests.sketch import Sketch, sketch
-from tests.soundness import LOW_DTYPES, casts, casts_down, ops_with_dtype
+from tests.grappler_pass.rewriting.patterns import (
+    CONTROL_FLOWS,
+    gradients_of,
+    rewritten,
+)
+from tests.sketch import Sketch
+from tests.soundness import casts, casts_down
 
-both_dtypes = pytest.mark.parametrize("low_dtype", sorted(LOW_DTYPES))
-both_control_flows = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-every_level = pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-# Each two of them in all ways.
-in_pairs = pytest.mark.parametrize(
-    ("low_dtype", "v2", "level"),
-    [
-        ("bfloat16", False, "O1"),
-        ("float16", True, "O1"),
-        ("bfloat16", True, "O2"),
-        ("float16", False, "O2"),
-        ("bfloat16", False, "O3"),
-        ("float16", True, "O3"),
+either = functools.partial(rewritten, control_flows=CONTROL_FLOWS, capture=True)
+# Each two of types, control flows and levels in all ways.
+in_pairs = functools.partial(
+    rewritten,
+    runs=[
+        ("bfloat16", "v1", "O1"),
+        ("float16", "v2", "O1"),
+        ("bfloat16", "v2", "O2"),
+        ("float16", "v1", "O2"),
+        ("bfloat16", "v1", "O3"),
+        ("float16", "v2", "O3"),
     ],
+    capture=True,
 )
 
 
@@ -32,142 +36,101 @@ def casts_in_loops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
     return [n.name for n in view.nodes if n.op == "Cast" and view.frame(n.index)]
 
 
-def gradients_of(loss: tf.Tensor) -> list[tf.Tensor]:
-    found = tf.gradients(loss, tf.compat.v1.global_variables())
-    return [tf.identity(g) for g in found if g is not None]
-
-
-@both_control_flows
-@both_dtypes
-def test_a_weight_read_in_a_loop_is_cast_once_outside_it(
-    low_dtype: str, v2: bool
-) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        w = s.weight(8, 8)
-        _, y = tf.while_loop(
-            lambda i, _: i < 5,
-            lambda i, y: [i + 1, tf.nn.relu(tf.matmul(y, w))],
-            [tf.constant(0), s.feed(4, 8)],
-        )
-        program = s.program(tf.reduce_sum(tf.matmul(y, w)))
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 2
+@either(low={"MatMul": 2})
+def test_a_weight_read_in_a_loop_is_cast_once_outside_it(s: Sketch):
+    w = s.weight(8, 8)
+    _, y = tf.while_loop(
+        lambda i, _: i < 5,
+        lambda i, y: [i + 1, tf.nn.relu(tf.matmul(y, w))],
+        [tf.constant(0), s.feed(4, 8)],
+    )
+    after, _ = yield tf.reduce_sum(tf.matmul(y, w))
     assert casts_in_loops(after) == []
     # The weight, the initial value, and the result.
     assert len(casts(after)) == 3
 
 
-@both_control_flows
-@both_dtypes
+@either(low={"MatMul": 1})
 def test_a_loop_invariant_weight_is_cast_outside_though_the_carried_value_stays(
-    low_dtype: str, v2: bool
-) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        w = s.weight(8, 8)
+    s: Sketch,
+):
+    w = s.weight(8, 8)
 
-        def body(i: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
-            product = tf.matmul(y, w)
-            return [i + 1, product / tf.reduce_sum(tf.exp(product), 1, keepdims=True)]
+    def body(i: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+        product = tf.matmul(y, w)
+        return [i + 1, product / tf.reduce_sum(tf.exp(product), 1, keepdims=True)]
 
-        start = [tf.constant(0), s.feed(4, 8)]
-        _, y = tf.while_loop(lambda i, _: i < 3, body, start)
-        program = s.program(tf.identity(y))
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
+    start = [tf.constant(0), s.feed(4, 8)]
+    after, _ = yield tf.while_loop(lambda i, _: i < 3, body, start)[1]
     inside = [c for c in casts_down(after) if c.name in casts_in_loops(after)]
     assert not any("Read" in c.input[0] for c in inside)
 
 
-@both_control_flows
-@both_dtypes
-def test_a_loop_whose_values_differ_in_color(low_dtype: str, v2: bool) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        w = s.weight(8, 8)
+@either(low={"MatMul": 1, "Sum": 0})
+def test_a_loop_whose_values_differ_in_color(s: Sketch):
+    w = s.weight(8, 8)
 
-        def body(i: tf.Tensor, y: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:
-            y = tf.tanh(tf.matmul(y, w))
-            return [i + 1, y, total + tf.reduce_sum(tf.exp(y))]
+    def body(i: tf.Tensor, y: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:
+        y = tf.tanh(tf.matmul(y, w))
+        return [i + 1, y, total + tf.reduce_sum(tf.exp(y))]
 
-        start = [tf.constant(0), s.feed(4, 8), tf.constant(0.0)]
-        _, y, total = tf.while_loop(lambda i, *_: i < 4, body, start)
-        program = s.program(tf.identity(y), tf.identity(total))
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
-    assert ops_with_dtype(after, low_dtype)["Sum"] == 0
+    start = [tf.constant(0), s.feed(4, 8), tf.constant(0.0)]
+    return tf.while_loop(lambda i, *_: i < 4, body, start)[1:]
 
 
-@in_pairs
-def test_a_loop_with_gradient(low_dtype: str, v2: bool, level: str) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        w = s.weight(8, 8)
-        _, y = tf.while_loop(
-            lambda i, _: i < 3,
-            lambda i, y: [i + 1, tf.tanh(tf.matmul(y, w))],
-            [tf.constant(0), s.feed(4, 8)],
-        )
-        program = s.program(*gradients_of(tf.reduce_mean(tf.square(y))))
-    after = assert_equivalent(program, low_dtype, level, capture=True).graph_def
-    if level == "O2":
-        assert ops_with_dtype(after, low_dtype)["MatMul"] == 3
+@in_pairs(low={"MatMul": 3})
+def test_a_loop_with_gradient(s: Sketch):
+    w = s.weight(8, 8)
+    _, y = tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, y: [i + 1, tf.tanh(tf.matmul(y, w))],
+        [tf.constant(0), s.feed(4, 8)],
+    )
+    return gradients_of(tf.reduce_mean(tf.square(y)))
 
 
-@in_pairs
-def test_scan_with_a_product_in_the_body(low_dtype: str, v2: bool, level: str) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        w = s.weight(8, 8)
-        y = tf.scan(
-            lambda state, row: tf.tanh(tf.matmul(state, w) + row),
-            s.feed(5, 1, 8),
-            initializer=tf.zeros([1, 8]),
-        )
-        loss = tf.reduce_mean(tf.square(y))
-        program = s.program(loss, *gradients_of(loss))
-    after = assert_equivalent(program, low_dtype, level, capture=True).graph_def
-    if level == "O2":
-        assert ops_with_dtype(after, low_dtype)["MatMul"] >= 1
+@in_pairs(least={"MatMul": 1})
+def test_scan_with_a_product_in_the_body(s: Sketch):
+    w = s.weight(8, 8)
+    y = tf.scan(
+        lambda state, row: tf.tanh(tf.matmul(state, w) + row),
+        s.feed(5, 1, 8),
+        initializer=tf.zeros([1, 8]),
+    )
+    loss = tf.reduce_mean(tf.square(y))
+    return loss, *gradients_of(loss)
 
 
-@in_pairs
-def test_map_with_a_product_in_the_body(low_dtype: str, v2: bool, level: str) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        w = s.weight(8, 4)
-        y = tf.map_fn(lambda row: tf.matmul(row, w), s.feed(5, 2, 8))
-        loss = tf.reduce_mean(tf.square(y))
-        program = s.program(loss, *gradients_of(loss))
-    assert_equivalent(program, low_dtype, level, capture=True)
+@in_pairs()
+def test_map_with_a_product_in_the_body(s: Sketch):
+    w = s.weight(8, 4)
+    y = tf.map_fn(lambda row: tf.matmul(row, w), s.feed(5, 2, 8))
+    loss = tf.reduce_mean(tf.square(y))
+    return loss, *gradients_of(loss)
 
 
-@in_pairs
-def test_a_training_loop_in_the_graph_with_a_convolution(
-    low_dtype: str, v2: bool, level: str
-) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        image, start = s.feed(2, 6, 6, 3), s.weight(3, 3, 3, 3)
+@in_pairs(low={"Conv2D": 1})
+def test_a_training_loop_in_the_graph_with_a_convolution(s: Sketch):
+    image, start = s.feed(2, 6, 6, 3), s.weight(3, 3, 3, 3)
 
-        def body(i: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
-            y = tf.nn.conv2d(image, w, 1, "SAME")
-            loss = tf.reduce_mean(tf.square(y - tf.tanh(image)))
-            return [i + 1, w - 0.5 * tf.gradients(loss, w)[0]]
+    def body(i: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
+        y = tf.nn.conv2d(image, w, 1, "SAME")
+        loss = tf.reduce_mean(tf.square(y - tf.tanh(image)))
+        return [i + 1, w - 0.5 * tf.gradients(loss, w)[0]]
 
-        _, w = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), start])
-        program = s.program(tf.identity(w))
-    after = assert_equivalent(program, low_dtype, level, capture=True).graph_def
-    if level == "O2":
-        assert ops_with_dtype(after, low_dtype)["Conv2D"] == 1
+    return tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), start])[1]
 
 
-@every_level
-@both_dtypes
-def test_an_einsum_with_gradient_in_a_session(low_dtype: str, level: str) -> None:
-    with sketch() as s:
-        y = tf.einsum("bij,jk->bik", s.feed(2, 4, 8), s.weight(8, 3))
-        y = tf.einsum("bik,bjk->bij", y, y)
-        loss = tf.reduce_mean(tf.square(y))
-        program = s.program(loss, *gradients_of(loss))
-    assert_equivalent(program, low_dtype, level, capture=True)
+@rewritten(levels=["O1", "O2", "O3"], capture=True)
+def test_an_einsum_with_gradient_in_a_session(s: Sketch):
+    y = tf.einsum("bij,jk->bik", s.feed(2, 4, 8), s.weight(8, 3))
+    y = tf.einsum("bik,bjk->bij", y, y)
+    loss = tf.reduce_mean(tf.square(y))
+    return loss, *gradients_of(loss)
 
 
-def tensor_array_program(s: Sketch, *, read_back: bool) -> tuple[tf.Tensor, ...]:
+@either(low={"MatMul": 2}, given={"False": (False,), "True": (True,)})
+def test_a_tensor_array_in_a_loop_is_of_one_type(s: Sketch, reads_back: bool):
     w, x = s.weight(8, 8), s.feed(4, 8)
     array = tf.TensorArray(
         tf.float32, size=3, clear_after_read=False, element_shape=[4, 8]
@@ -176,39 +139,26 @@ def tensor_array_program(s: Sketch, *, read_back: bool) -> tuple[tf.Tensor, ...]
     def body(i: tf.Tensor, y: tf.Tensor, seen: tf.TensorArray) -> list[object]:
         y = tf.nn.relu(tf.matmul(y, w))
         seen = seen.write(i, y)
-        if read_back:
+        if reads_back:
             y = y + tf.ensure_shape(seen.read(i), [4, 8])
         return [i + 1, y, seen]
 
     start = [tf.constant(0), x, array]
     _, y, seen = tf.while_loop(lambda i, *_: i < 3, body, start)
-    return tf.ensure_shape(y, [4, 8]), seen.stack()
-
-
-@pytest.mark.parametrize("read_back", [False, True])
-@both_control_flows
-@both_dtypes
-def test_a_tensor_array_in_a_loop_is_of_one_type(
-    low_dtype: str, v2: bool, read_back: bool
-) -> None:
-    with sketch(v2_control_flow=v2) as s:
-        y, stacked = tensor_array_program(s, read_back=read_back)
-        stacked = tf.matmul(tf.reshape(stacked, [12, 8]), s.weight(8, 2, name="v"))
-        program = s.program(tf.identity(y), tf.identity(stacked))
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 2
+    stacked = tf.reshape(seen.stack(), [12, 8])
+    after, _ = yield (
+        tf.ensure_shape(y, [4, 8]),
+        tf.matmul(stacked, s.weight(8, 2, name="v")),
+    )
     assert_lists_of_one_type(after)
 
 
-@both_dtypes
-def test_a_tensor_array_that_a_denied_op_fills_stays_float32(low_dtype: str) -> None:
-    with sketch(v2_control_flow=True) as s:
-        w, rows = s.weight(8, 8), s.feed(5, 4, 8)
-        y = tf.map_fn(lambda row: tf.reduce_sum(tf.matmul(row, w), axis=0), rows)
-        program = s.program(tf.identity(y))
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
-    assert ops_with_dtype(after, low_dtype)["Sum"] == 0
+@rewritten(low={"MatMul": 1, "Sum": 0}, control_flows=["v2"], capture=True)
+def test_a_tensor_array_that_a_denied_op_fills_stays_float32(s: Sketch):
+    w, rows = s.weight(8, 8), s.feed(5, 4, 8)
+    after, _ = yield tf.map_fn(
+        lambda row: tf.reduce_sum(tf.matmul(row, w), axis=0), rows
+    )
     assert_lists_of_one_type(after)
 
 
@@ -264,30 +214,24 @@ def _handle_roots(view: GraphView) -> list[int]:
     return [find(i) for i in range(len(view.nodes))]
 
 
-@both_dtypes
-def test_a_list_passed_to_a_function_keeps_its_type(low_dtype: str) -> None:
-    with sketch(v2_control_flow=True) as s:
-        w = s.weight(8, 8)
-        handle = tf.raw_ops.TensorListReserve(
-            element_shape=[4, 8], num_elements=2, element_dtype=tf.float32
-        )
-        handle = tf.raw_ops.TensorListSetItem(
-            input_handle=handle, index=0, item=tf.matmul(s.feed(4, 8), w)
-        )
+@rewritten(
+    low={"MatMul": 2, "TensorListStack": 0, "TensorListSetItem": 0},
+    control_flows=["v2"],
+)
+def test_a_list_passed_to_a_function_keeps_its_type(s: Sketch):
+    w, raw = s.weight(8, 8), tf.raw_ops
+    handle = raw.TensorListReserve(
+        element_shape=[4, 8], num_elements=2, element_dtype=tf.float32
+    )
+    product = tf.matmul(s.feed(4, 8), w)
+    handle = raw.TensorListSetItem(input_handle=handle, index=0, item=product)
 
-        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-        def second(handle: tf.Tensor) -> tf.Tensor:
-            return tf.raw_ops.TensorListSetItem(
-                input_handle=handle, index=1, item=tf.ones([4, 8])
-            )
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+    def second(handle: tf.Tensor) -> tf.Tensor:
+        ones = tf.ones([4, 8])
+        return raw.TensorListSetItem(input_handle=handle, index=1, item=ones)
 
-        handle = second(handle)
-        stacked = tf.raw_ops.TensorListStack(
-            input_handle=handle, element_shape=[4, 8], element_dtype=tf.float32
-        )
-        y = tf.matmul(tf.reshape(stacked, [8, 8]), w)
-        program = s.program(tf.identity(y))
-    after = assert_equivalent(program, low_dtype).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 2
-    assert ops_with_dtype(after, low_dtype)["TensorListStack"] == 0
-    assert ops_with_dtype(after, low_dtype)["TensorListSetItem"] == 0
+    stacked = raw.TensorListStack(
+        input_handle=second(handle), element_shape=[4, 8], element_dtype=tf.float32
+    )
+    return tf.matmul(tf.reshape(stacked, [8, 8]), w)

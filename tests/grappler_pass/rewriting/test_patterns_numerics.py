@@ -4,41 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.pipeline import Rewrite
 from tests.equivalence import Baseline, assert_equivalent
-from tests.programs import program_from_function, run, with_state
+from tests.grappler_pass.rewriting.patterns import gradients_of, rewritten
+from tests.programs import Program, program_from_function, run, with_state
 from tests.rewriters import rewritten_by, settings_of
-from tests.sketch import sketch
+from tests.sketch import Sketch, sketch
 from tests.soundness import LOW_DTYPES, colors, ops_with_dtype
 
 both_dtypes = pytest.mark.parametrize("low_dtype", sorted(LOW_DTYPES))
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def gradients_of(loss: tf.Tensor) -> list[tf.Tensor]:
-    found = tf.gradients(loss, tf.compat.v1.global_variables())
-    return [tf.identity(tf.convert_to_tensor(g)) for g in found if g is not None]
-
-
-@both_dtypes
-def test_moments_of_a_decomposed_layer_normalization_stay_float32(
-    low_dtype: str,
-) -> None:
-    with sketch() as s:
-        y = tf.matmul(s.feed(4, 16), s.weight(16, 16))
-        mean, variance = tf.nn.moments(y, axes=[-1], keepdims=True)
-        y = (y - mean) * tf.math.rsqrt(variance + 1e-3) * s.weight(16, name="gamma")
-        loss = tf.reduce_mean(tf.square(tf.matmul(y, s.weight(16, 4, name="v"))))
-        program = s.program(loss, *gradients_of(loss))
-    after = assert_equivalent(program, low_dtype).graph_def
-    found = ops_with_dtype(after, low_dtype)
-    assert found["MatMul"] >= 4
-    assert found["Mean"] == 0
-    assert found["SquaredDifference"] == 0
+@rewritten(low={"Mean": 0, "SquaredDifference": 0}, least={"MatMul": 4})
+def test_moments_of_a_decomposed_layer_normalization_stay_float32(s: Sketch):
+    y = tf.matmul(s.feed(4, 16), s.weight(16, 16))
+    mean, variance = tf.nn.moments(y, axes=[-1], keepdims=True)
+    y = (y - mean) * tf.math.rsqrt(variance + 1e-3) * s.weight(16, name="gamma")
+    loss = tf.reduce_mean(tf.square(tf.matmul(y, s.weight(16, 4, name="v"))))
+    return loss, *gradients_of(loss)
 
 
 LOSSES: dict[str, Loss] = {
@@ -54,19 +44,18 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(LOSSES))
-@both_dtypes
-def test_losses_agree_with_float32(low_dtype: str, kind: str) -> None:
-    with sketch() as s:
-        labels = s.feed_value(np.array([0, 3, 9, 5]), "labels")
-        y = tf.matmul(s.feed(4, 16, scale=4.0), s.weight(16, 10))
-        loss = tf.reduce_mean(LOSSES[kind](labels, y))
-        program = s.program(loss, *gradients_of(loss))
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
+@rewritten(
+    low={"MatMul": 2, "Mean": 0},
+    capture=True,
+    given={kind: (LOSSES[kind],) for kind in sorted(LOSSES)},
+)
+def test_losses_agree_with_float32(s: Sketch, loss_of: Loss):
+    labels = s.feed_value(np.array([0, 3, 9, 5]), "labels")
+    y = tf.matmul(s.feed(4, 16, scale=4.0), s.weight(16, 10))
+    loss = tf.reduce_mean(loss_of(labels, y))
+    after, low_dtype = yield loss, *gradients_of(loss)
     found = ops_with_dtype(after, low_dtype)
-    assert found["MatMul"] == 2
     assert not [op for op in found if "CrossEntropy" in op]
-    assert found["Mean"] == 0
     # bfloat16 has the range of Exp, so what follows it is not tainted.
     assert low_dtype == "bfloat16" or found["Log1p"] == 0
 
@@ -94,18 +83,13 @@ def test_attention_with_a_mask_stays_finite(
     assert all(np.isfinite(value).all() for value in results)
 
 
-@both_dtypes
-def test_dropout_draws_the_same_mask(low_dtype: str) -> None:
-    with sketch() as s:
-        y = tf.nn.relu(tf.matmul(s.feed(16, 16), s.weight(16, 64))) + 0.5
-        kept = tf.nn.dropout(y, 0.5, seed=3)
-        y = tf.matmul(kept, s.weight(64, 4, name="v"))
-        stateless = tf.nn.experimental.stateless_dropout(y + 9.0, 0.5, seed=[1, 2])
-        program = s.program(
-            tf.equal(kept, 0.0), tf.equal(stateless, 0.0), tf.identity(y)
-        )
-    for level in ("O2", "O3"):
-        assert_equivalent(program, low_dtype, level, capture=True)
+@rewritten(levels=["O2", "O3"], capture=True)
+def test_dropout_draws_the_same_mask(s: Sketch):
+    y = tf.nn.relu(tf.matmul(s.feed(16, 16), s.weight(16, 64))) + 0.5
+    kept = tf.nn.dropout(y, 0.5, seed=3)
+    y = tf.matmul(kept, s.weight(64, 4, name="v"))
+    stateless = tf.nn.experimental.stateless_dropout(y + 9.0, 0.5, seed=[1, 2])
+    return tf.equal(kept, 0.0), tf.equal(stateless, 0.0), y
 
 
 @pytest.mark.parametrize("returns", ["loss", "nothing"])
@@ -114,8 +98,6 @@ def test_dropout_draws_the_same_mask(low_dtype: str) -> None:
 def test_optimizer_arithmetic_is_float32(
     low_dtype: str, name: str, returns: str
 ) -> None:
-    import keras
-
     random = np.random.default_rng(0)
     w = tf.Variable(random.normal(size=(8, 8)).astype(np.float32))
     v = tf.Variable(random.normal(size=(8, 1)).astype(np.float32))
@@ -140,49 +122,40 @@ def test_optimizer_arithmetic_is_float32(
     assert not [op for op in found if "Variable" in op]
 
 
-@both_dtypes
-def test_clipping_by_the_global_norm_is_float32(low_dtype: str) -> None:
-    with sketch() as s:
-        y = tf.nn.relu(tf.matmul(s.feed(4, 8), s.weight(8, 8)))
-        loss = tf.reduce_sum(tf.square(tf.matmul(y, s.weight(8, 4, name="v"))))
-        variables = tf.compat.v1.global_variables()
-        clipped, norm = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
-        with tf.control_dependencies([*clipped, loss]):
-            optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-            update = optimizer.apply_gradients(zip(clipped, variables, strict=True))
-        program = s.program(norm, loss, targets=[update], steps=2)
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    found = ops_with_dtype(after, low_dtype)
-    assert found["MatMul"] == 5
-    assert found["L2Loss"] == found["Sqrt"] == found["IsFinite"] == 0
+@rewritten(low={"MatMul": 5, "L2Loss": 0, "Sqrt": 0, "IsFinite": 0}, capture=True)
+def test_clipping_by_the_global_norm_is_float32(s: Sketch):
+    y = tf.nn.relu(tf.matmul(s.feed(4, 8), s.weight(8, 8)))
+    loss = tf.reduce_sum(tf.square(tf.matmul(y, s.weight(8, 4, name="v"))))
+    variables = tf.compat.v1.global_variables()
+    clipped, norm = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
+    with tf.control_dependencies([*clipped, loss]):
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        update = optimizer.apply_gradients(zip(clipped, variables, strict=True))
+    return s.program(norm, loss, targets=[update], steps=2)
 
 
-@both_dtypes
-def test_sparse_gradients_of_a_table(low_dtype: str) -> None:
-    with sketch() as s:
-        table = s.variable(3000, 8, name="table")
-        ids = s.feed_value(np.array([2999, 2049, 2051, 2049], np.int32), "ids")
-        rows = tf.nn.embedding_lookup(table, ids)
-        y = tf.matmul(rows, s.weight(8, 4))
-        loss = tf.reduce_mean(tf.square(y))
-        variables = tf.compat.v1.global_variables()
-        gradients = tf.gradients(loss, variables)
-        assert isinstance(gradients[0], tf.IndexedSlices)
-        with tf.control_dependencies([gradients[0].values, gradients[1], loss]):
-            optimizer = tf.compat.v1.train.AdagradOptimizer(0.1)
-            update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        program = s.program(
-            loss, tf.identity(gradients[0].indices), targets=[update], steps=2
-        )
-    after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    found = ops_with_dtype(after, low_dtype)
-    assert found["MatMul"] == 3
-    assert found["ResourceGather"] == 0
+@rewritten(low={"MatMul": 3, "ResourceGather": 0}, capture=True)
+def test_sparse_gradients_of_a_table(s: Sketch):
+    table = s.variable(3000, 8, name="table")
+    ids = s.feed_value(np.array([2999, 2049, 2051, 2049], np.int32), "ids")
+    rows = tf.nn.embedding_lookup(table, ids)
+    loss = tf.reduce_mean(tf.square(tf.matmul(rows, s.weight(8, 4))))
+    variables = tf.compat.v1.global_variables()
+    gradients = tf.gradients(loss, variables)
+    assert isinstance(gradients[0], tf.IndexedSlices)
+    with tf.control_dependencies([gradients[0].values, gradients[1], loss]):
+        optimizer = tf.compat.v1.train.AdagradOptimizer(0.1)
+        update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    indices = tf.identity(gradients[0].indices)
+    return s.program(loss, indices, targets=[update], steps=2)
 
 
-def priced_on(profile: str, low_dtype: str = "bfloat16") -> dict[str, object]:
+def priced(program: Program, profile: str, low_dtype: str = "bfloat16") -> Rewrite:
+    """Rewrite a program by the prices of a device."""
     model = CostModel(DeviceProfile.load(profile))
-    return {"models": {"CPU": model, "GPU": model}}
+    models = {"CPU": model, "GPU": model}
+    settings = settings_of(low_dtype, "O1", models=models)
+    return rewritten_by(program.graph_def, program.item, settings)
 
 
 def test_a_big_table_is_not_cast_for_a_few_rows() -> None:
@@ -195,8 +168,7 @@ def test_a_big_table_is_not_cast_for_a_few_rows() -> None:
         program = s.program(tf.identity(y))
     for profile in ("cpu-avx512-bf16", "v100"):
         low = "float16" if profile == "v100" else "bfloat16"
-        settings = settings_of(low, "O1", **priced_on(profile))
-        rewrite = rewritten_by(program.graph_def, program.item, settings)
+        rewrite = priced(program, profile, low)
         assert rewrite.changed
         assert colors(rewrite.graph_def, "rows", "Tparams") == "F"
 
@@ -208,8 +180,7 @@ def test_a_small_activation_may_be_gathered_in_16_bits() -> None:
         rows = tf.gather(y, ids, name="rows")
         y = tf.matmul(rows, s.weight(512, 512, name="v"))
         program = s.program(tf.identity(y))
-    settings = settings_of("bfloat16", "O1", **priced_on("cpu-avx512-bf16"))
-    rewrite = rewritten_by(program.graph_def, program.item, settings)
+    rewrite = priced(program, "cpu-avx512-bf16")
     assert colors(rewrite.graph_def, "rows", "Tparams") == "L"
 
 
@@ -220,8 +191,7 @@ def test_a_gelu_that_is_slower_in_16_bits_stays_float32(approximate: bool) -> No
         y = tf.nn.gelu(y, approximate=approximate)
         y = tf.matmul(y, s.weight(512, 512, name="v"))
         program = s.program(tf.identity(y))
-    settings = settings_of("bfloat16", "O1", **priced_on("cpu-avx512-bf16"))
-    rewrite = rewritten_by(program.graph_def, program.item, settings)
+    rewrite = priced(program, "cpu-avx512-bf16")
     found = ops_with_dtype(rewrite.graph_def, "bfloat16")
     assert found["MatMul"] == 2
     assert not found.keys() & {"Tanh", "Erf", "Erfc"}
@@ -233,6 +203,4 @@ def test_float16_gains_nothing_on_a_cpu(profile: str) -> None:
         y = tf.nn.relu(tf.matmul(s.feed(256, 512), s.weight(512, 512)))
         loss = tf.reduce_mean(tf.square(tf.matmul(y, s.weight(512, 512, name="v"))))
         program = s.program(loss, *gradients_of(loss))
-    settings = settings_of("float16", "O1", **priced_on(profile))
-    rewrite = rewritten_by(program.graph_def, program.item, settings)
-    assert rewrite.graph_def is program.graph_def
+    assert priced(program, profile, "float16").graph_def is program.graph_def

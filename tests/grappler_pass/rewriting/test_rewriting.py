@@ -123,11 +123,6 @@ def test_a_second_run_changes_nothing() -> None:
     assert again.graph_def is made.graph_def and again.plan is None
 
 
-def test_names_and_order_are_the_same_in_every_run() -> None:
-    text = "x = Placeholder\nallow1 = MatMul(x, x)\nfetch = Sin(allow1)"
-    assert rewrite(text, "fetch").graph_def == rewrite(text, "fetch").graph_def
-
-
 @pytest.mark.parametrize("low_dtype", ["bfloat16", "float16"])
 def test_a_constant_is_cast_beforehand_and_counts_for_no_cast(low_dtype: str) -> None:
     before = graph_from_text("x = Placeholder\nweight = Const\nready = NoOp")
