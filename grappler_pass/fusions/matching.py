@@ -165,26 +165,25 @@ class Pattern:
             yield match
             return
         reached = {line.name for line in self._lines} & match.keys()
-        line = next(each for each in lines if reached.intersection(_names(each)))
+        line = next(e for e in lines if reached.intersection((e.name, *e.operands)))
         others = [each for each in lines if each is not line]
-        known = match[next(name for name in _names(line) if name in reached)].node
-        is_known = line.name in reached
-        for i in [known] if is_known else dict.fromkeys(graph.view.read_by(known)):
+        if line.name in reached:
+            numbers: Iterable[int] = (match[line.name].node,)
+        else:
+            operand = next(name for name in line.operands if name in reached)
+            numbers = dict.fromkeys(graph.view.read_by(match[operand].node))
+        for i in numbers:
             node = graph.view.nodes[i]
             if node.op not in line.ops or len(node.inputs) != len(line.operands):
                 continue
-            commutes = node.op in _COMMUTATIVE and len(node.inputs) == 2
-            for inputs in (node.inputs, node.inputs[::-1])[: 1 + commutes]:
-                pairs = {
-                    line.name: Port(i, 0),
-                    **dict(zip(line.operands, inputs, strict=True)),
-                }
-                if all(match.get(n, port) == port for n, port in pairs.items()):
+            orders = [node.inputs]
+            if node.op in _COMMUTATIVE and len(node.inputs) == 2:
+                orders.append(node.inputs[::-1])
+            for inputs in orders:
+                pairs = dict(zip(line.operands, inputs, strict=True))
+                pairs[line.name] = Port(i, 0)
+                if all(match.get(name, port) == port for name, port in pairs.items()):
                     yield from self._extended(graph, {**match, **pairs}, others)
-
-
-def _names(line: _Line) -> tuple[str, ...]:
-    return (line.name, *line.operands)
 
 
 def _is_closed(graph: PricedGraph, found: Found) -> bool:
