@@ -184,25 +184,15 @@ def true_unless_taken(flag: Any, branch: Any) -> Any | None:
 
     if not branch.IsCondContext():
         return None
-    with _around(branch, flag.graph):
+    graph, outer = flag.graph, branch.outer_context
+    with contextlib.ExitStack() as around:
+        around.enter_context(graph.as_default())
+        around.enter_context(tf.control_dependencies(None))
+        if outer is not None:
+            outer.Enter()
+            around.callback(outer.Exit)
         both = tf.raw_ops.Switch(data=tf.constant(True), pred=branch.pred)
         return tf.raw_ops.Merge(inputs=[flag, both[1 - branch.branch]]).output
-
-
-@contextlib.contextmanager
-def _around(frame: Any, graph: Any) -> Iterator[None]:
-    import tensorflow as tf
-
-    with graph.as_default(), tf.control_dependencies(None):
-        outer = frame.outer_context
-        if outer is None:
-            yield
-            return
-        outer.Enter()
-        try:
-            yield
-        finally:
-            outer.Exit()
 
 
 def can_order_by_hand(operation: Any) -> bool:
