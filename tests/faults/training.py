@@ -115,9 +115,8 @@ _OF_GRADIENTS = (
     Fault(
         "Sparse gradients are not looked at before a step.",
         "tf_amp/training/finite_steps.py",
-        "return gradient.values if isinstance(gradient, tf.IndexedSlices) "
-        "else gradient",
-        "return gradient",
+        "[g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]",
+        "list(grads)",
         (f"{_OPTIMIZERS}/test_exact_skip.py::test_rows_of_a_table_stay",),
     ),
     Fault(
@@ -130,8 +129,8 @@ _OF_GRADIENTS = (
     Fault(
         "A loss that an optimizer scales itself is scaled once more.",
         "tf_amp/training/program_scaling.py",
-        "is_scaled = _is_noted(list(targets))",
-        "is_scaled = False",
+        "    if is_scaled:\n        Code.SCALED_ALREADY",
+        "    is_scaled = False\n    if is_scaled:\n        Code.SCALED_ALREADY",
         (
             f"{_OPTIMIZERS}/test_exact_skip.py::"
             "test_what_the_user_scales_is_not_scaled_again",
@@ -150,8 +149,8 @@ _OF_GRADIENTS = (
     Fault(
         "A call for gradients that fails leaves its scale in force.",
         "tf_amp/training/scale_at_run_time.py",
-        "            variable.assign(1.0)\n        raise",
-        "            pass\n        raise",
+        "                variable.assign(1.0)\n            raise",
+        "                pass\n            raise",
         (
             f"{_GRADIENTS}/test_true_units.py::"
             "test_a_call_for_gradients_that_fails_leaves_no_scale_in_force",
@@ -253,8 +252,8 @@ _OF_FUSED_TRAINING = (
     Fault(
         "Rows twice in a sparse gradient are summed before they are squared.",
         "tf_amp/training/optimizer_fusions.py",
-        "_squares(gradient) if is_sparse else None,",
-        "None,",
+        "    squares = None\n    if is_sparse:\n",
+        "    squares = None\n    if False:\n",
         (
             f"{_FUSIONS}/test_fused_steps.py::"
             "test_sparse_gradients_change_weights_as_keras_does",

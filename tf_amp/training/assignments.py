@@ -63,7 +63,11 @@ def _add_unless_overflowed(
             # No branch can read a reference.
             read = target if target.dtype == tf.resource else tf.identity(target)
             instead = functools.partial(assignment.neutral, read, arguments, values)
-            chosen = _chosen(finite, values, instead)
+            with tf.name_scope(SKIPPED_ASSIGNMENT):
+                if must_select():
+                    chosen = tf.where(finite, values, instead())
+                else:
+                    chosen = tf.cond(finite, lambda: tf.identity(values), instead)
             arguments = arguments | {assignment.values: chosen}
     return add(op_type, name, **arguments)
 
@@ -85,13 +89,6 @@ def _finite(target: Any, values: Any) -> Any:
     if not is_scalable(values) or bypass.takes_all():
         return None
     return finite_value(target, values)
-
-
-def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:
-    with tf.name_scope(SKIPPED_ASSIGNMENT):
-        if must_select():
-            return tf.where(finite, values, instead())
-        return tf.cond(finite, lambda: tf.identity(values), instead)
 
 
 def _zeros(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:

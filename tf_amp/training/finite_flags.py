@@ -42,7 +42,9 @@ from tf_amp.training.scale_update import (
     summed_over_replicas,
 )
 
+# Of a graph: flags by tensor. Of an eager tensor: whether its call was finite.
 _FLAGS_OF_GRAPH = "_tf_amp_finite_flags"
+_FINITE = "_tf_amp_finite"
 _BRANCHES = BRANCH_OPS | MERGE_OPS
 _FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
 
@@ -89,9 +91,9 @@ def put_flag(results: Sequence[Any], flag: FiniteFlag) -> None:
     """Remember what the results of a call depend on."""
     for tensor in results:
         if not _is_symbolic(tensor):
-            remember_finite(tensor, flag.finite)
-            continue
-        kept_with(tensor.graph, _FLAGS_OF_GRAPH)[tensor.ref()] = flag
+            setattr(tensor, _FINITE, flag.finite)
+        else:
+            kept_with(tensor.graph, _FLAGS_OF_GRAPH)[tensor.ref()] = flag
 
 
 def flag_on(tensor: Any) -> FiniteFlag | None:
@@ -187,35 +189,25 @@ def walk(
 
 
 def _seen_from_here(flag: FiniteFlag) -> FiniteFlag | None:
-    """Return a flag that can be used here; None where it is of an old loop.
+    """Return a flag that can be used in the present part of a graph.
 
-    One that was cast in an old branch has updated the scale there.
+    That of an old branch is True where the branch is not taken, and has updated the
+    scale there. None of what is in the frames of an old loop: each round has a flag of
+    its own.
     """
-    finite = _flag_seen_from_here(flag.finite)
+    finite = flag.finite
+    here = tracing.frames_of(tf.compat.v1.get_default_graph())
+    for frame in tracing.frames_of(finite.op):
+        if finite is None or frame in here:
+            break
+        finite = tracing.true_unless_taken(finite, frame)
     if finite is None or finite is flag.finite:
         return None if finite is None else flag
     return dataclasses.replace(flag, finite=finite, own=finite, updated=None)
 
 
-def _flag_seen_from_here(flag: Any) -> Any:
-    """Return a flag of an old branch as it can be used in the present part of a graph.
-
-    It is True where the branch is not taken. None of what is in the frames of an old
-    loop: each round has a flag of its own.
-    """
-    here = tracing.frames_of(tf.compat.v1.get_default_graph())
-    for frame in tracing.frames_of(flag.op):
-        if flag is None or frame in here:
-            break
-        flag = tracing.true_unless_taken(flag, frame)
-    return flag
-
-
 def _is_symbolic(tensor: Any) -> bool:
     return isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy")
-
-
-_FINITE = "_tf_amp_finite"
 
 
 # How calls for gradients have come out so far, by state and replica.
@@ -226,11 +218,6 @@ _Counts = dict[tuple[Any, int], _Count]
 
 # By optimizer: the counts when it was last asked.
 _last_counts: weakref.WeakKeyDictionary[Any, _Counts] = weakref.WeakKeyDictionary()
-
-
-def remember_finite(result: Any, finite: Any) -> None:
-    """Note on a result of a call for gradients whether all of them were finite."""
-    setattr(result, _FINITE, finite)
 
 
 def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) -> bool:
@@ -247,7 +234,11 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
         return False
     if len(known) == len(parts):
         return True
-    now = {(state, _replica()): _count_in(state, state.read()) for state in states}
+    # Each replica that asks is to decide alike.
+    replica = 0
+    if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+        replica = int(tf.distribute.get_replica_context().replica_id_in_sync_group)
+    now = {(state, replica): _count_in(state, state.read()) for state in states}
     before = {} if optimizer is None else _last_counts.setdefault(optimizer, {})
     news = [
         count
@@ -283,13 +274,6 @@ def _count_in(state: Any, vectors: Any) -> _Count:
     return tuple(values[name] for name in _NAMES)
 
 
-def _replica() -> int:
-    """Return the number of the replica that asks: each is to decide alike."""
-    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
-        return 0
-    return int(tf.distribute.get_replica_context().replica_id_in_sync_group)
-
-
 @dataclasses.dataclass
 class OverflowCounter:
     """Where overflows are added up.
@@ -320,7 +304,7 @@ def overflow_counters_of(state: ScaleState) -> list[OverflowCounter]:
 
 def further_counters_of(state: ScaleState) -> list[OverflowCounter]:
     """Return those in which something may have been noted."""
-    return list(_made_for(state).values())
+    return list(kept_with(state, _COUNTERS).values())
 
 
 def note_repeated(state: ScaleState, overflowed: Any) -> list[Any]:
@@ -374,54 +358,46 @@ def let_replicas_meet(
     Returns:
       A bool scalar for each state that something may have been noted for.
     """
-    noted = [(s, t) for s in states for t in further_counters_of(s) if t.is_of_replica]
-    return [_updated(state, counter, gradients) for state, counter in noted]
-
-
-def _updated(
-    state: ScaleState, counter: OverflowCounter, gradients: Sequence[Any]
-) -> Any:
-    counts = counter.variable
-    overflows, calls = tf.unstack(summed_over_replicas(counts.read_value()))
-    counts.assign(tf.zeros_like(counts), read_value=False)
-    finite = tf.equal(overflows, 0.0)
-    largest = functools.partial(largest_of, gradients)
-    ScaleUpdate(state, state.read(), largest, calls > 0, counter.limit).apply(finite)
-    return finite
+    noted = []
+    for state in states:
+        for counter in further_counters_of(state):
+            if not counter.is_of_replica:
+                continue
+            counts = counter.variable
+            overflows, calls = tf.unstack(summed_over_replicas(counts.read_value()))
+            counts.assign(tf.zeros_like(counts), read_value=False)
+            finite = tf.equal(overflows, 0.0)
+            largest, limit = functools.partial(largest_of, gradients), counter.limit
+            ScaleUpdate(state, state.read(), largest, calls > 0, limit).apply(finite)
+            noted.append(finite)
+    return noted
 
 
 def _counter(state: ScaleState, *, is_of_replica: bool) -> OverflowCounter:
-    made = _made_for(state)
-    if is_of_replica not in made:
-        make = _made_on_replicas if is_of_replica else _made_beside
-        variable = made_outside(functools.partial(make, state))
-        made[is_of_replica] = OverflowCounter(variable, is_of_replica=is_of_replica)
-    return made[is_of_replica]
-
-
-def _made_for(state: ScaleState) -> dict[bool, OverflowCounter]:
     made: dict[bool, OverflowCounter] = kept_with(state, _COUNTERS)
-    return made
+    if is_of_replica in made:
+        return made[is_of_replica]
 
+    def make() -> Any:
+        with state.strategy.scope():
+            if is_of_replica:
+                return tf.Variable(
+                    [0.0, 0.0],
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
+                    name="tf_amp_noted",
+                )
+            counters = state.variables_by_kind["counters"]
+            local = state.strategy.experimental_local_results(counters)[0]
+            with tf.device(local.device):
+                return tf.Variable(
+                    tf.zeros([1], tf.int64),
+                    trainable=False,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                    name="tf_amp_repeated_overflows",
+                )
 
-def _made_beside(state: ScaleState) -> Any:
-    counters = state.variables_by_kind["counters"]
-    local = state.strategy.experimental_local_results(counters)[0]
-    with state.strategy.scope(), tf.device(local.device):
-        return tf.Variable(
-            tf.zeros([1], tf.int64),
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            name="tf_amp_repeated_overflows",
-        )
-
-
-def _made_on_replicas(state: ScaleState) -> Any:
-    with state.strategy.scope():
-        return tf.Variable(
-            [0.0, 0.0],
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-            name="tf_amp_noted",
-        )
+    variable = made_outside(make)
+    made[is_of_replica] = OverflowCounter(variable, is_of_replica=is_of_replica)
+    return made[is_of_replica]

@@ -30,8 +30,8 @@ Not done: what a branch or a loop has assigned is not known after it, nor is it 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -40,28 +40,19 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import captured_from, kept_with, outwards
 from tf_amp.training import finite_flags
-from tf_amp.training.checkpoint_record import Handles
 from tf_amp.training.finite_flags import (
     FiniteFlag,
-    OverflowCounter,
     overflow_counters_of,
     walk,
 )
 from tf_amp.training.scale_state import (
-    ScaleState,
     handles_of,
     latest_state,
     scale_update_scope,
     shape_of,
     states_in_use,
 )
-from tf_amp.training.scale_update import (
-    ScaleUpdate,
-    agreed,
-    are_finite,
-    is_scalable,
-    joined,
-)
+from tf_amp.training.scale_update import agreed, are_finite, is_scalable, joined
 
 # Of a graph: assignments by variable; flags by call and counter; names of the reads
 # that are ordered by hand; groups of towers.
@@ -81,19 +72,34 @@ def finite_step(
       variables: to which; none where that is not known.
       optimizer: that is to apply them, where one does.
     """
-    parts = tf.nest.flatten([_values(g) for g in grads if g is not None])
-    parts = [part for part in parts if is_scalable(part)]
+    parts = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+    parts = [part for part in tf.nest.flatten(parts) if is_scalable(part)]
     if not parts:
         return None
-    states = [state for state in states_in_use() if _can_be_read(state)]
+    states = _readable_states()
     weights = handles_of(variables)
-    concerned = [state for state in states if _is_concerned(state, weights)]
+    latest, strategy = latest_state(), tf.distribute.get_strategy()
+    # One that has scaled gradients of other weights has nothing to do with this step:
+    # an overflow of another training is no news of this one.
+    own = [
+        state
+        for state in states
+        if state is latest
+        or not (weights and state.weights)
+        or state.has_trained(weights)
+    ]
+    # Where no strategy is in force, it may be of one whose training rests: then its
+    # replicas do not meet here.
+    is_in_reach = tf.distribute.has_strategy()
+    concerned = [
+        state
+        for state in own
+        if state is latest or is_in_reach or state.strategy is strategy
+    ]
     noted = finite_flags.let_replicas_meet(concerned, parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
-        # An overflow of another training is no news of this one.
-        own = [state for state in states if _may_have_trained(state, weights)]
         return finite_flags.is_to_be_taken(parts, own, optimizer)
     found = finite_flags.ancestry_of(parts)
     update_as_one_step(found.flags)
@@ -102,94 +108,6 @@ def finite_step(
     if states and not is_known:
         flags.append(_finite_elsewhere(states, parts, found.arguments))
     return _all(flags)
-
-
-def finite_value(target: Any, value: Any) -> Any:
-    """Return whether a variable is to take a value up, or add it, as `finite_step`.
-
-    Args:
-      target: the variable's handle, or a reference to it.
-      value: a tensor.
-    """
-    states = [state for state in states_in_use() if _can_be_read(state)]
-    if not states:
-        return None
-    if tf.executing_eagerly():
-        return finite_flags.is_to_be_written(target, value, states)
-    graph = tf.compat.v1.get_default_graph()
-    alike = [state for state in states if state.suits(target)]
-    # Of a gradient that is given, a part may be written.
-    like = [value, tf.TensorSpec(shape_of(target))] if alike else []
-    may_be_given = any(_is_given(graph, each.shape) for each in like)
-    if not may_be_given and not _any_around(graph, states):
-        return None
-    earlier = flags_of_reads(value)
-    found = finite_flags.ancestry_of([value], numbers_only=True)
-    # Functions return losses beside gradients, which are summed up by other variables.
-    in_question = states if alike else []
-    flags, are_all = flags_of_calls(found, in_question)
-    if not are_all or _is_decided_on(found, value):
-        flags.append(are_finite([value]))
-    elif any(_is_shaped_as_one_of(like, one) for one in found.arguments):
-        ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
-        finite = tf.cond(ever, lambda: are_finite([value]), lambda: tf.constant(True))
-        flags.append(finite)
-    return _all([*flags, *earlier])
-
-
-def _is_decided_on(found: finite_flags.Ancestry, value: Any) -> bool:
-    """Return whether gradients are behind branches, or in old loops, behind a value."""
-    return not found.is_whole and finite_flags.descends_from(
-        [value], finite_flags.flag_on
-    )
-
-
-def _any_around(graph: Any, states: Sequence[Any]) -> bool:
-    """Return whether there are calls for gradients in a graph, or one around it."""
-    within = (any_calls_around(graph, state) for state in states)
-    return finite_flags.any_flags_around(graph) or any(within)
-
-
-def _is_given(graph: Any, shape: Any) -> bool:
-    """Return whether a function being traced is given a tensor of a shape."""
-    inputs = (i for each in outwards(graph) for i in getattr(each, "inputs", ()))
-    return any(is_scalable(i) and i.shape.is_compatible_with(shape) for i in inputs)
-
-
-def _all(flags: Sequence[Any]) -> Any:
-    if not flags:
-        return None
-    return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
-
-
-def _can_be_read(state: Any) -> bool:
-    """Say whether a state is not that of another strategy, which must not be mixed."""
-    if not tf.distribute.has_strategy():
-        return True
-    variables = state.variables_by_kind.values()
-    own = state.strategy is tf.distribute.get_strategy()
-    return own or not any(
-        isinstance(v, tf.distribute.DistributedValues) for v in variables
-    )
-
-
-def _is_concerned(state: Any, weights: Handles) -> bool:
-    """Say whether replicas of a state may meet here: not for another training's step.
-
-    Where no strategy is in force, the state may be of one whose training rests. One
-    that has scaled gradients of other weights has nothing to do with this step.
-    """
-    if state is latest_state():
-        return True
-    is_of_strategy = state.strategy is tf.distribute.get_strategy()
-    is_in_reach = is_of_strategy or tf.distribute.has_strategy()
-    return is_in_reach and _may_have_trained(state, weights)
-
-
-def _may_have_trained(state: Any, weights: Handles) -> bool:
-    """Return whether gradients of some weights may have been scaled by a state."""
-    is_known = bool(weights and state.weights)
-    return not is_known or state is latest_state() or state.has_trained(weights)
 
 
 def _finite_elsewhere(
@@ -211,12 +129,68 @@ def _finite_elsewhere(
     return agreed(finite) if private.can_merge() else finite
 
 
+def finite_value(target: Any, value: Any) -> Any:
+    """Return whether a variable is to take a value up, or add it, as `finite_step`.
+
+    Args:
+      target: the variable's handle, or a reference to it.
+      value: a tensor.
+    """
+    states = _readable_states()
+    if not states:
+        return None
+    if tf.executing_eagerly():
+        return finite_flags.is_to_be_written(target, value, states)
+    graph = tf.compat.v1.get_default_graph()
+    alike = [state for state in states if state.suits(target)]
+    # Of a gradient that is given, a part may be written.
+    like = [value, tf.TensorSpec(shape_of(target))] if alike else []
+    inputs = (i for each in outwards(graph) for i in getattr(each, "inputs", ()))
+    may_be_given = any(is_scalable(i) and _is_shaped_as_one_of(like, i) for i in inputs)
+    if not may_be_given and not _has_calls_around(graph, states):
+        return None
+    earlier = flags_of_reads(value)
+    found = finite_flags.ancestry_of([value], numbers_only=True)
+    # Functions return losses beside gradients, which are summed up by other variables.
+    flags, are_all = flags_of_calls(found, states if alike else [])
+    # Gradients may be behind branches, or in old loops.
+    is_hidden = not found.is_whole and finite_flags.descends_from(
+        [value], finite_flags.flag_on
+    )
+    if not are_all or is_hidden:
+        flags.append(are_finite([value]))
+    elif any(_is_shaped_as_one_of(like, one) for one in found.arguments):
+        ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
+        finite = tf.cond(ever, lambda: are_finite([value]), lambda: tf.constant(True))
+        flags.append(finite)
+    return _all([*flags, *earlier])
+
+
+def _readable_states() -> list[Any]:
+    """Return the states but those of other strategies, which must not be mixed."""
+    states: list[Any] = states_in_use()
+    if not tf.distribute.has_strategy():
+        return states
+    strategy = tf.distribute.get_strategy()
+    return [
+        state
+        for state in states
+        if state.strategy is strategy
+        or not any(
+            isinstance(variable, tf.distribute.DistributedValues)
+            for variable in state.variables_by_kind.values()
+        )
+    ]
+
+
 def _is_shaped_as_one_of(parts: Sequence[Any], argument: Any) -> bool:
     return any(argument.shape.is_compatible_with(part.shape) for part in parts)
 
 
-def _values(gradient: Any) -> Any:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+def _all(flags: Sequence[Any]) -> Any:
+    if not flags:
+        return None
+    return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
 
 
 def flags_of_calls(
@@ -234,28 +208,27 @@ def flags_of_calls(
     flags = [flag.finite for flag in found.flags]
     of_replicas: list[Any] = []
     are_all = not (found.calls and any(state.is_per_worker for state in states))
-    for call, counter, handle in _counted_calls(found.calls, states):
+    counters = [
+        (counter, _handles(state, counter.variable))
+        for state in states
+        if not state.is_per_worker
+        for counter in overflow_counters_of(state)
+    ]
+    for (counter, handles), call in itertools.product(counters, found.calls):
+        handle = next((t for t in call.inputs if _is_any(t, handles)), None)
+        if handle is None:
+            continue
         if not tracing.can_order_by_hand(call):
             are_all = False
             continue
-        flag = _flag(call, handle, counter)
-        (of_replicas if counter.is_of_replica else flags).append(flag)
+        known, key = kept_with(call.graph, _FLAGS), (call.name, handle.ref())
+        if key not in known:
+            with call.graph.as_default(), tf.device(None):
+                known[key] = _stays_the_same(call, handle, counter)
+        (of_replicas if counter.is_of_replica else flags).append(known[key])
     if of_replicas and private.can_merge():
         of_replicas = [agreed(tf.reduce_all(tf.stack(of_replicas)))]
     return flags + of_replicas, are_all
-
-
-def _counted_calls(
-    calls: Sequence[Any], states: Sequence[Any]
-) -> Iterator[tuple[Any, OverflowCounter, Any]]:
-    """Yield operations, the counters that they may add to, and the handles of these."""
-    for state in states:
-        for counter in () if state.is_per_worker else overflow_counters_of(state):
-            handles = _handles(state, counter.variable)
-            for call in calls:
-                handle = next((t for t in call.inputs if _is_any(t, handles)), None)
-                if handle is not None:
-                    yield call, counter, handle
 
 
 def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
@@ -267,25 +240,36 @@ def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
     """
     if tf.executing_eagerly():
         return []
-    graph = tf.compat.v1.get_default_graph()
-    if not finite_flags.any_flags_around(graph) and not any_calls_around(graph, state):
+    if not _has_calls_around(tf.compat.v1.get_default_graph(), [state]):
         return []
     return flags_of_calls(finite_flags.ancestry_of(gradients), [state])[0]
 
 
-def any_calls_around(graph: Any, state: Any) -> bool:
-    """Return whether a graph, or one around it, has calls that may adjust a state."""
-    if state.is_per_worker:
-        return False
-    handles = _handles(state, state.variables_by_kind["counters"])
-    for each in tracing.outwards(graph):
-        inside = [inner for _, inner in getattr(each, "captures", ())]
-        own = [handle for handle in handles if getattr(handle, "graph", None) is each]
-        for tensor in [*own, *inside]:
-            if _is_any(tensor, handles):
-                if any(map(finite_flags.calls_function, tensor.consumers())):
-                    return True
-    return False
+def _has_calls_around(graph: Any, states: Sequence[Any]) -> bool:
+    """Return whether there are calls for gradients in a graph, or one around it.
+
+    They have left flags, or are in functions that are called with the state.
+    """
+    if finite_flags.any_flags_around(graph):
+        return True
+    handles = [
+        handle
+        for state in states
+        if not state.is_per_worker
+        for handle in _handles(state, state.variables_by_kind["counters"])
+    ]
+
+    def holds_calls(graph: Any) -> bool:
+        own = [h for h in handles if getattr(h, "graph", None) is graph]
+        inside = [inner for _, inner in getattr(graph, "captures", ())]
+        return any(
+            finite_flags.calls_function(reader)
+            for tensor in (*own, *inside)
+            if _is_any(tensor, handles)
+            for reader in tensor.consumers()
+        )
+
+    return any(map(holds_calls, outwards(graph)))
 
 
 def _handles(state: Any, variable: Any) -> list[Any]:
@@ -297,64 +281,46 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
     """Return whether a tensor stands for one of some handles."""
     if tensor.dtype != tf.resource:
         return False
-    source = tracing.captured_from(tensor)
+    source = captured_from(tensor)
     return any(source is handle for handle in handles)
 
 
-def _flag(call: Any, handle: Any, counter: OverflowCounter) -> Any:
-    """Return whether a call has added no overflow, made once for each call."""
-    flags = tracing.kept_with(call.graph, _FLAGS)
-    key = call.name, handle.ref()
-    if key not in flags:
-        with call.graph.as_default(), tf.device(None):
-            flags[key] = _stays_the_same(call, handle, counter)
-    return flags[key]
-
-
-def _stays_the_same(call: Any, handle: Any, counter: OverflowCounter) -> Any:
+def _stays_the_same(call: Any, handle: Any, counter: Any) -> Any:
     """Return whether one counter of a variable is the same before and after a call.
 
     TensorFlow orders what uses a variable within a function as it was written down. The
     call has been already, so that these reads are put in order here.
     """
-    earlier, later = _neighbors(call, handle)
-    dtype = counter.variable.dtype
-    before = _read_after(earlier, handle, dtype)
-    _order_by_hand(before)
+    graph = call.graph
+    ordered = kept_with(graph, _READS, set)
+    earlier: list[Any] = []
+    later: list[Any] = []
+    if graph.building_function:
+        places = {op.name: i for i, op in enumerate(graph.get_operations())}
+        users = {op.name: op for op in handle.consumers() if op.name not in ordered}
+        for name, user in users.items():
+            if name != call.name:
+                is_earlier = places[name] < places[call.name]
+                (earlier if is_earlier else later).append(user)
+
+    def read_after(operations: Sequence[Any], *, is_ordered: bool) -> Any:
+        with tf.control_dependencies(None), tf.control_dependencies(operations):
+            dtype = counter.variable.dtype
+            read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        if is_ordered:
+            tracing.order_by_hand(read.op)
+            ordered.add(read.op.name)
+        return read
+
+    before = read_after(earlier, is_ordered=True)
     private.wait_instead(call, (), [before.op])
-    after = _read_after([call], handle, dtype)
-    if later:
-        _order_by_hand(after)
+    after = read_after([call], is_ordered=bool(later))
     for other in later:
         private.wait_instead(other, (), [after.op])
     return tf.equal(before[counter.place], after[counter.place])
 
 
-def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
-    """Return what else uses a variable, before and after a call; within functions."""
-    if not call.graph.building_function:
-        return [], []
-    places = {op.name: i for i, op in enumerate(call.graph.get_operations())}
-    others = {call.name, *getattr(call.graph, _READS, ())}
-    users = {op.name: op for op in handle.consumers() if op.name not in others}
-    here = places[call.name]
-    earlier = [op for name, op in users.items() if places[name] < here]
-    later = [op for name, op in users.items() if places[name] > here]
-    return earlier, later
-
-
-def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
-    with tf.control_dependencies(None), tf.control_dependencies(operations):
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
-
-def _order_by_hand(read: Any) -> None:
-    tracing.order_by_hand(read.op)
-    tracing.kept_with(read.graph, _READS, set).add(read.op.name)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Group:
+class _Group(NamedTuple):
     """Towers that change the loss scale once.
 
     Attributes:
@@ -379,27 +345,22 @@ def update_as_one_step(found: Sequence[FiniteFlag]) -> None:
     if any(set(waiting) <= set(group.flags) for group in met):
         return
     towers = dict.fromkeys([flag for group in met for flag in group.flags] + waiting)
+    by_state: dict[Any, list[Any]] = {}
+    for flag in towers:
+        by_state.setdefault(flag.scale_update.state, []).append(flag.scale_update)
     # An optimizer that waits for another must not let what they share wait for it.
     with tf.control_dependencies(None) if met else contextlib.nullcontext():
-        adjusting = _update(tuple(towers))
+        with scale_update_scope():
+            together = tf.reduce_all(tf.stack([flag.own for flag in towers]))
+            adjusting = tuple(
+                op for one in by_state.values() for op in joined(one).apply(together)
+            )
     for flag in towers:
         for old in [group.adjusting for group in met if flag in group.flags]:
             private.wait_instead(flag.updated, old, ())
         private.wait_instead(flag.updated, flag.adjusting, adjusting)
     groups[:] = [group for group in groups if group not in met]
     groups.append(_Group(tuple(towers), adjusting))
-
-
-def _update(towers: Sequence[FiniteFlag]) -> tuple[Any, ...]:
-    """Add what adjusts each loss scale if one of the towers overflows."""
-    by_state: dict[ScaleState, list[ScaleUpdate]] = {}
-    for flag in towers:
-        by_state.setdefault(flag.scale_update.state, []).append(flag.scale_update)
-    with scale_update_scope():
-        together = tf.reduce_all(tf.stack([flag.own for flag in towers]))
-        return tuple(
-            op for one in by_state.values() for op in joined(one).apply(together)
-        )
 
 
 class _Assigned(NamedTuple):
@@ -437,20 +398,17 @@ def flags_of_reads(value: Any) -> list[Any]:
     def is_end(tensor: Any) -> bool:
         return bool(tensor.shape != value.shape)
 
-    return [
-        one.finite
+    reads = (
+        tensor.op
         for tensor in walk([value], is_end, numbers_only=True)
         if tensor.op.type == "ReadVariableOp" and not is_end(tensor)
-        for one in _assigned_before(tensor.op)
-    ]
-
-
-def _assigned_before(read: Any) -> list[_Assigned]:
-    key = captured_from(read.inputs[0]).ref()
-    known = (getattr(one, _ASSIGNED, {}).get(key, ()) for one in outwards(read.graph))
+    )
     return [
-        one
-        for assigned in known
-        for one in assigned
+        one.finite
+        for read in reads
+        for around in outwards(read.graph)
+        for one in getattr(around, _ASSIGNED, {}).get(
+            captured_from(read.inputs[0]).ref(), ()
+        )
         if read.name not in one.readers_before
     ]

@@ -23,11 +23,11 @@ last operation.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -101,9 +101,18 @@ def is_real(target: Any) -> bool:
     return has_gradient(target) and bool(dtype_of(target).is_floating)
 
 
+# Types of tensors that stand for something else.
+_HANDLES = (tf.resource, tf.variant)
+
+
 def are_known(targets: Sequence[Any]) -> bool:
     """Return whether it is known what all targets start from; if not, say it once."""
-    unknown = [target for target in targets if not _is_known(target)]
+    unknown = [
+        target
+        for target in targets
+        if not _is_variable(target)
+        and not (isinstance(target, tf.Tensor) and target.dtype not in _HANDLES)
+    ]
     if unknown:
         Code.NOT_SCALED.warn_once(
             "Losses are not scaled, and gradients not checked, where gradients are "
@@ -111,12 +120,6 @@ def are_known(targets: Sequence[Any]) -> bool:
             unknown[0],
         )
     return not unknown
-
-
-def _is_known(target: Any) -> bool:
-    if isinstance(target, tf.Tensor):
-        return target.dtype not in (tf.resource, tf.variant)
-    return _is_variable(target)
 
 
 def _is_variable(target: Any) -> bool:
@@ -129,17 +132,7 @@ FOR_THE_SCALE = f"{OWN}the loss scale"
 
 # What hands a gradient on, or shares it out evenly.
 _PASSING_ON = frozenset(
-    {
-        "Cast",
-        "CheckNumerics",
-        "ExpandDims",
-        "Identity",
-        "Mean",
-        "Neg",
-        "Reshape",
-        "Squeeze",
-        "Sum",
-    }
+    "Cast CheckNumerics ExpandDims Identity Mean Neg Reshape Squeeze Sum".split()
 )
 _SUMS = frozenset({"Add", "AddN", "AddV2", "Pack", "Sub"})
 _QUOTIENTS = frozenset({"DivNoNan", "RealDiv"})
@@ -164,9 +157,16 @@ def power_of_two_below(
       sources: of which the gradients are, a structure.
     """
     factor_of = _factors(_is_made_of(sources))
+
+    def number_given(seed: Any) -> Any:
+        if isinstance(seed, tf.Tensor):
+            is_number = seed.shape.rank == 0 and seed.dtype.is_floating
+            return _size_of(seed) if is_number else 1.0
+        return abs(float(seed)) if isinstance(seed, (int, float)) else 1.0
+
     with keeping_float32(FOR_THE_SCALE):
         factors = [
-            _product(factor_of(target), _number_given(seed))
+            _product(factor_of(target), number_given(seed))
             for target, seed in zip(targets, seeds, strict=True)
         ]
         return power_below(_largest(factors))
@@ -194,19 +194,24 @@ def _factors(is_made_of_sources: Callable[[Any], bool]) -> Callable[[Any], Any]:
             return 1.0, inputs[:1]
         if kind in _SUMS:
             return 1.0, inputs
-        if kind in _QUOTIENTS and _is_count(inputs[1]):
-            # A mean, as Keras computes it.
-            return 1.0, inputs[:1]
-        if kind in _QUOTIENTS and is_number(inputs[1]):
-            return _inverse(_value_of(inputs[1])), inputs[:1]
+        if kind in _QUOTIENTS:
+            source = inputs[1].op
+            if source.type == "Cast" and source.inputs[0].dtype.is_integer:
+                # A mean, as Keras computes it, over a whole number of examples.
+                return 1.0, inputs[:1]
+            if is_number(inputs[1]):
+                size = _size_of(inputs[1])
+                is_zero = isinstance(size, float) and size == 0.0
+                return 1.0 if is_zero else 1.0 / size, inputs[:1]
         if kind == "Mul":
             # A constant is no loss, which it takes longer to see of others.
             either_way = sorted(
-                (inputs, inputs[::-1]), key=lambda pair: not _is_fixed(pair[0])
+                (inputs, inputs[::-1]),
+                key=lambda pair: tf.get_static_value(pair[0]) is None,
             )
             for number, other in either_way:
                 if is_number(number):
-                    return _value_of(number), [other]
+                    return _size_of(number), [other]
         return 1.0, []
 
     def factor_of(target: Any) -> Any:
@@ -242,36 +247,16 @@ def _is_made_of(sources: Any) -> Callable[[Any], bool]:
     return lambda tensor: descends_from([tensor], is_read_by)
 
 
-def _number_given(seed: Any) -> Any:
-    """Return the number that gradients start from, if it is one."""
-    if isinstance(seed, tf.Tensor):
-        is_number = seed.shape.rank == 0 and seed.dtype.is_floating
-        return _value_of(seed) if is_number else 1.0
-    return abs(float(seed)) if isinstance(seed, (int, float)) else 1.0
-
-
-def _value_of(number: Any) -> Any:
+def _size_of(number: Any) -> Any:
     """Return the size of a scalar: a float if that is known already."""
     known = tf.get_static_value(number)
     return tf.abs(tf.cast(number, tf.float32)) if known is None else abs(float(known))
 
 
-def _is_count(tensor: Any) -> bool:
-    """Return whether a number is a whole one, of examples for instance."""
-    source = tensor.op
-    return source.type == "Cast" and bool(source.inputs[0].dtype.is_integer)
-
-
-def _inverse(size: Any) -> Any:
-    return 1.0 if isinstance(size, float) and size == 0.0 else 1.0 / size
-
-
-def _is_fixed(tensor: Any) -> bool:
-    return tf.get_static_value(tensor) is not None
-
-
 def _product(one: Any, other: Any) -> Any:
-    return other if _is_one(one) else one if _is_one(other) else one * other
+    if isinstance(one, float) and one == 1.0:
+        return other
+    return one if isinstance(other, float) and other == 1.0 else one * other
 
 
 def _largest(factors: Sequence[Any]) -> Any:
@@ -295,10 +280,6 @@ def power_below(factor: Any) -> Any:
     bits = tf.bitwise.bitwise_and(tf.bitcast(factor, tf.int32), _EXPONENT)
     power = tf.maximum(tf.bitcast(bits, tf.float32), 1.0)
     return tf.where(tf.math.is_finite(factor), power, 1.0)
-
-
-def _is_one(factor: Any) -> bool:
-    return isinstance(factor, float) and factor == 1.0
 
 
 _KINDS = ("DivNoNan", "Mul", "RealDiv")
@@ -330,16 +311,17 @@ class FirstProduct:
         # A function's own gradient may be traced before anything else is done.
         if not is_first or not is_product or not tf.executing_eagerly():
             return function
-        return functools.partial(self._differentiate, function)
 
-    def _differentiate(self, function: Callable[..., Any], op: Any, given: Any) -> Any:
-        number = self._number_in(op)
-        self.power = 1.0 if number is None else power_below(number)
-        if self.power == 1.0:
-            return function(op, given)
-        share = scale_beside(self.power, self.scale) / self.scale
-        scale_at_run_time.multiply(share)
-        return function(op, given * tf.cast(share, given.dtype))
+        def differentiate(op: Any, given: Any) -> Any:
+            number = self._number_in(op)
+            self.power = 1.0 if number is None else power_below(number)
+            if self.power == 1.0:
+                return function(op, given)
+            share = scale_beside(self.power, self.scale) / self.scale
+            scale_at_run_time.multiply(share)
+            return function(op, given * tf.cast(share, given.dtype))
+
+        return differentiate
 
     def _number_in(self, op: Any) -> float | None:
         """Return the size of what the operation multiplies by, if that is a number.
@@ -356,28 +338,22 @@ class FirstProduct:
             return None
         without = op.skip_input_indices or ()
         for place in (1, 0) if is_product else (1,):
-            if self._is_number(op.inputs[place], place in without):
-                size = abs(float(op.inputs[place]))
+            factor = op.inputs[place]
+            if factor.shape.rank != 0 or not factor.dtype.is_floating:
+                continue
+            if place in without or float(factor) in self._numbers_held():
+                size = abs(float(factor))
                 return size if is_product or size == 0.0 else 1.0 / size
         return None
 
-    def _is_number(self, factor: Any, has_no_gradient: bool) -> bool:
-        if factor.shape.rank != 0 or not factor.dtype.is_floating:
-            return False
-        return has_no_gradient or self._holds_number(float(factor))
-
-    def _holds_number(self, value: float) -> bool:
-        """Return whether a variable that the tape follows for nothing has a value."""
+    def _numbers_held(self) -> Iterator[float]:
+        """Yield the values of scalar variables that the tape follows for nothing."""
         wanted = handles_of(tf.nest.flatten(self.sources))
         followed = handles_of(self.tape.watched_variables())
-        others = [followed[key] for key in followed.keys() - wanted.keys()]
-        scalars = [handle for handle in others if shape_of(handle) == ()]
-        return any(value == _value_behind(handle) for handle in scalars)
-
-
-def _value_behind(handle: Any) -> float:
-    contents = tracing.handle_contents(handle)[0]
-    return float(tracing.variable_value(handle, contents))
+        for key in followed.keys() - wanted.keys():
+            if shape_of(followed[key]) == ():
+                contents = tracing.handle_contents(followed[key])[0]
+                yield float(tracing.variable_value(followed[key], contents))
 
 
 _sought: ContextVar[FirstProduct | None] = ContextVar(
@@ -385,11 +361,9 @@ _sought: ContextVar[FirstProduct | None] = ContextVar(
 )
 
 
-@contextlib.contextmanager
-def sought(product: FirstProduct) -> Iterator[None]:
+def sought(product: FirstProduct) -> AbstractContextManager[None]:
     """Look at what a tape goes back through first; in graphs nothing is looked for."""
-    with holding(_sought, product if tf.executing_eagerly() else None):
-        yield
+    return holding(_sought, product if tf.executing_eagerly() else None)
 
 
 @wrapping

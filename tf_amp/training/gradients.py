@@ -152,12 +152,26 @@ def _checked_loop(
     """
     if tape_calls.is_differentiating() or not current().scales:
         return loop(body, *args, **kwargs)
-    if not _is_ordinary(body) or not can_check():
+    parameters = inspect.signature(body).parameters
+    # A body is called with an index, some with more.
+    is_ordinary = inspect.isfunction(body) and "pfor_config" not in parameters
+    if not is_ordinary or not can_check():
         with tape_calls.differentiating():
             return loop(body, *args, **kwargs)
     outer = tape_calls.loop_at_work()
     this = tape_calls.Loop(outer.call if outer else scaling_of(current()))
-    run = functools.partial(loop, _with_flags(body, this), *args, **kwargs)
+    converted = private.converted(body)
+
+    @unconverted
+    def body_with_flags(index: Any) -> Any:
+        """Return also whether the gradients that are taken are finite."""
+        this.clear()
+        with tape_calls.in_loop(this):
+            results = converted(index)
+        this.note_results(results)
+        return results, list(this.finite)
+
+    run = functools.partial(loop, body_with_flags, *args, **kwargs)
     scale = this.call.scale
     result, flags = run() if outer else scale_at_run_time.computed_at(scale, run)
     if not flags:
@@ -171,27 +185,6 @@ def _checked_loop(
     outer.gradients.extend(filter(tf.is_tensor, gradients))
     outer.tapes.extend(this.tapes)
     return result
-
-
-def _with_flags(body: Callable[..., Any], loop: tape_calls.Loop) -> Callable[..., Any]:
-    """Return a loop's body that returns also whether its gradients are finite."""
-    converted = private.converted(body)
-
-    @unconverted
-    def body_with_flags(index: Any) -> Any:
-        loop.clear()
-        with tape_calls.in_loop(loop):
-            results = converted(index)
-        loop.note_results(results)
-        return results, list(loop.finite)
-
-    return body_with_flags
-
-
-def _is_ordinary(body: Any) -> bool:
-    """Return whether a loop's body is called with an index and nothing else."""
-    parameters = inspect.signature(body).parameters
-    return inspect.isfunction(body) and "pfor_config" not in parameters
 
 
 def _begin(
@@ -215,19 +208,16 @@ def _begin(
     if not can_check():
         return None
     assignments.install()
-    call = _call(loss_scale, sources, tape).for_targets(targets)
-    return call.relieved_by(power_of_two_below(targets, given, sources))
-
-
-def _call(loss_scale: LossScale, sources: Any, tape: Any) -> Scaling:
-    """Return the call that a request for gradients belongs to."""
     loop = tape_calls.loop_at_work()
     if loop is not None:
         loop.tapes.extend([tape] if tape else [])
-        return loop.call
-    if tape is not None:
-        return tape_calls.scaling_of_tape(tape, loss_scale, sources)
-    return tape_calls.scaling_for_sources(loss_scale, sources)
+        call = loop.call
+    elif tape is not None:
+        call = tape_calls.scaling_of_tape(tape, loss_scale, sources)
+    else:
+        call = tape_calls.scaling_for_sources(loss_scale, sources)
+    call = call.for_targets(targets)
+    return call.relieved_by(power_of_two_below(targets, given, sources))
 
 
 def _finish(call: Scaling, gradients: Any) -> Any:

@@ -87,36 +87,29 @@ _IMAGES = 4
 
 
 @wrapping_unconverted
-def _fused(
+def _normalized(
     call: Call, layer: Any, inputs: Any, training: Any = None, mask: Any = None
 ) -> Any:
     """Do what a layer's `call` does, by a kernel where it does the same."""
     is_training = training is True or training == 1
-    if mask is None and is_training and _can_fuse_statistics(layer, inputs):
-        return _normalized(layer, inputs)
-    return call(layer, inputs, training=training, mask=mask)
-
-
-def _can_fuse_statistics(layer: Any, inputs: Any) -> bool:
-    if not isinstance(inputs, tf.Tensor) or inputs.dtype != tf.float32:
-        return False
-    is_image = inputs.shape.rank == _IMAGES and layer.axis in (-1, _IMAGES - 1)
-    # Not every release has renormalization.
-    has_renorm = getattr(layer, "renorm", False)
-    is_plain = layer.trainable and not (layer.synchronized or has_renorm)
-    return (
-        is_image
-        and is_plain
+    can_fuse = (
+        mask is None
+        and is_training
+        and isinstance(inputs, tf.Tensor)
+        and inputs.dtype == tf.float32
+        and inputs.shape.rank == _IMAGES
         and inputs.shape[-1] is not None
+        and layer.axis in (-1, _IMAGES - 1)
+        and layer.trainable
+        # Not every release has renormalization.
+        and not (layer.synchronized or getattr(layer, "renorm", False))
         and layer.compute_dtype == layer.variable_dtype == "float32"
         and layer.epsilon >= _LEAST_EPSILON
         and private.has_own_moments(layer)
         and is_wanted(BATCH_STATISTICS)
     )
-
-
-def _normalized(layer: Any, inputs: Any) -> Any:
-    """Return the layer's outputs, and move its averages."""
+    if not can_fuse:
+        return call(layer, inputs, training=training, mask=mask)
     channels = inputs.shape[-1]
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=inputs,
@@ -153,25 +146,16 @@ def _with_derivative(
     name: str | None = None,
 ) -> Any:
     """Do what `tf.nn.gelu` does, with its derivative where one is asked for."""
-    if not _can_fuse_gelu(features):
-        return gelu(features, approximate, name)
-    with tf.name_scope(name or "Gelu"):
-        return _activated(features, _tanh if approximate else _exact)
-
-
-def _can_fuse_gelu(features: Any) -> bool:
-    return (
+    can_fuse = (
         isinstance(features, tf.Tensor)
         and features.dtype == tf.float32
         and not tf.executing_eagerly()
         and private.is_recording()
         and is_wanted(GELU_GRADIENTS)
     )
-
-
-def _activated(
-    features: tf.Tensor, formula: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-) -> Any:
+    if not can_fuse:
+        return gelu(features, approximate, name)
+    formula = _tanh if approximate else _exact
     derivatives = []
 
     def compute(source: tf.Tensor) -> tf.Tensor:
@@ -187,7 +171,8 @@ def _activated(
         mark(product, GELU_GRADIENTS)
         return product
 
-    return private.with_slope(compute, features, gradient)
+    with tf.name_scope(name or "Gelu"):
+        return private.with_slope(compute, features, gradient)
 
 
 def _exact(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -211,34 +196,10 @@ def _tanh(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 @wrapping_unconverted
 def _read_rows(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
     """Do what a layer's `call` does, and read no more than it looks up."""
-    table = _trained_table(layer)
-    if table is None or not isinstance(inputs, tf.Tensor):
+    table = _trained_table(layer) if isinstance(inputs, tf.Tensor) else None
+    if table is None or not is_wanted(ROW_READS):
         return call(layer, inputs)
-    return _rows(table, inputs) if is_wanted(ROW_READS) else call(layer, inputs)
-
-
-def _trained_table(layer: Any) -> Any:
-    """Return the variable that a layer looks up and learns; None if there is none."""
-    weight = layer.embeddings
-    table = getattr(weight, "value", None)
-    if not isinstance(table, tf.Variable) or table.dtype != tf.float32:
-        return None
-    is_plain = layer.compute_dtype == layer.variable_dtype == "float32"
-    is_trained = weight.trainable and private.is_recording()
-    return _of_this_replica(table) if is_plain and is_trained else None
-
-
-def _of_this_replica(table: Any) -> Any:
-    """Return the variable itself, or the one of this replica; None between replicas."""
-    if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
-        return None
-    strategy = tf.distribute.get_strategy()
-    components = strategy.experimental_local_results(table)
-    return next((one for one in components if one.handle is table.handle), None)
-
-
-def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
-    """Return rows of a table, as Keras does: of numbers under 0, from its end."""
+    # As Keras does: of numbers under 0, from the table's end.
     is_number = inputs.dtype in (tf.int32, tf.int64)
     numbers = inputs if is_number else tf.cast(inputs, tf.int32)
     count = tf.cast(table.shape[0], numbers.dtype)
@@ -247,8 +208,28 @@ def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
     return rows
 
 
+def _trained_table(layer: Any) -> Any:
+    """Return the variable that a layer looks up and learns; None if there is none.
+
+    Of several replicas it is that of this one; there is none between them.
+    """
+    weight = layer.embeddings
+    table = getattr(weight, "value", None)
+    if not isinstance(table, tf.Variable) or table.dtype != tf.float32:
+        return None
+    is_plain = layer.compute_dtype == layer.variable_dtype == "float32"
+    is_trained = weight.trainable and private.is_recording()
+    if not is_plain or not is_trained:
+        return None
+    if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
+        return None
+    strategy = tf.distribute.get_strategy()
+    components = strategy.experimental_local_results(table)
+    return next((one for one in components if one.handle is table.handle), None)
+
+
 HOOKS = {
-    private.BATCH_NORMALIZATION: _fused,
+    private.BATCH_NORMALIZATION: _normalized,
     private.GELU: _with_derivative,
     private.EMBEDDING: _read_rows,
 }

@@ -116,43 +116,29 @@ def _average(slot: Any, value: Any, decay: float) -> None:
     )
 
 
-def _adamax(step: _Step) -> Any:
-    return step.apply(
-        tf.raw_ops.ResourceApplyAdaMax,
-        beta1_power=step.power(step.optimizer.beta_1),
-        beta1=step.optimizer.beta_1,
-        beta2=step.optimizer.beta_2,
-        epsilon=step.optimizer.epsilon,
-    )
-
-
-def _adagrad(step: _Step) -> Any:
-    return step.apply(tf.raw_ops.ResourceApplyAdagradV2, "epsilon")
-
-
 def _rmsprop(step: _Step) -> Any:
-    if "mom" not in step.slots:
-        return _rmsprop_without_momentum(step)
-    plain, centered = (
-        tf.raw_ops.ResourceApplyRMSProp,
-        tf.raw_ops.ResourceApplyCenteredRMSProp,
-    )
-    kernel = centered if step.optimizer.centered else plain
-    return step.apply(kernel, "rho", "momentum", "epsilon")
-
-
-def _rmsprop_without_momentum(step: _Step) -> Any:
-    _average(step.slots["ms"], tf.square(step.gradient), step.optimizer.rho)
+    optimizer = step.optimizer
+    if "mom" in step.slots:
+        kernel = (
+            tf.raw_ops.ResourceApplyCenteredRMSProp
+            if optimizer.centered
+            else tf.raw_ops.ResourceApplyRMSProp
+        )
+        return step.apply(kernel, "rho", "momentum", "epsilon")
+    _average(step.slots["ms"], tf.square(step.gradient), optimizer.rho)
     average = tf.raw_ops.ReadVariableOp(resource=step.slots["ms"], dtype=tf.float32)
     return tf.raw_ops.ResourceApplyGradientDescent(
         var=step.weight,
         alpha=step.rate,
-        delta=step.gradient * tf.math.rsqrt(average + step.optimizer.epsilon),
+        delta=step.gradient * tf.math.rsqrt(average + optimizer.epsilon),
     )
 
 
-def _adadelta(step: _Step) -> Any:
-    return step.apply(tf.raw_ops.ResourceApplyAdadelta, "rho", "epsilon")
+def _slots_of_rmsprop(optimizer: Any) -> Mapping[str, str] | None:
+    if optimizer.momentum <= 0:
+        return None if optimizer.centered else {"ms": "_velocities"}
+    means = {"mg": "_average_gradients"} if optimizer.centered else {}
+    return {"ms": "_velocities", "mom": "_momentums", **means}
 
 
 def _ftrl(step: _Step) -> Any:
@@ -181,44 +167,50 @@ class Kernel(NamedTuple):
     takes_rows: Callable[[Any], bool] = lambda optimizer: False
 
 
-def _slots_of_sgd(optimizer: Any) -> Mapping[str, str]:
-    return {"accum": "momentums"} if optimizer.momentum != 0 else {}
-
-
-def _slots_of_adam(optimizer: Any) -> Mapping[str, str]:
-    largest = {"vhat": "_velocity_hats"} if optimizer.amsgrad else {}
-    return {"m": "_momentums", "v": "_velocities", **largest}
-
-
-def _slots_of_rmsprop(optimizer: Any) -> Mapping[str, str] | None:
-    if optimizer.momentum <= 0:
-        return None if optimizer.centered else {"ms": "_velocities"}
-    means = {"mg": "_average_gradients"} if optimizer.centered else {}
-    return {"ms": "_velocities", "mom": "_momentums", **means}
-
-
-def _slots_of_adagrad(optimizer: Any) -> Mapping[str, str] | None:
-    least = optimizer.initial_accumulator_value
-    is_negligible = optimizer.epsilon <= _NEGLIGIBLE * least
-    return {"accum": "_accumulators"} if is_negligible else None
-
-
-def _slots(**names: str) -> Callable[[Any], Mapping[str, str]]:
-    return lambda optimizer: names
-
-
 # By the name of the class of Keras that has the `update_step`.
-KERNELS = {
-    "SGD": Kernel(_descend, _slots_of_sgd),
-    "Adam": Kernel(_adam, _slots_of_adam, lambda optimizer: not optimizer.amsgrad),
-    "Adamax": Kernel(_adamax, _slots(m="_m", v="_u")),
-    "Adagrad": Kernel(_adagrad, _slots_of_adagrad),
+KERNELS: dict[str, Kernel] = {
+    "SGD": Kernel(
+        _descend,
+        lambda optimizer: {"accum": "momentums"} if optimizer.momentum != 0 else {},
+    ),
+    "Adam": Kernel(
+        _adam,
+        lambda optimizer: {
+            "m": "_momentums",
+            "v": "_velocities",
+            **({"vhat": "_velocity_hats"} if optimizer.amsgrad else {}),
+        },
+        takes_rows=lambda optimizer: not optimizer.amsgrad,
+    ),
+    "Adamax": Kernel(
+        lambda step: step.apply(
+            tf.raw_ops.ResourceApplyAdaMax,
+            beta1_power=step.power(step.optimizer.beta_1),
+            beta1=step.optimizer.beta_1,
+            beta2=step.optimizer.beta_2,
+            epsilon=step.optimizer.epsilon,
+        ),
+        lambda optimizer: {"m": "_m", "v": "_u"},
+    ),
+    "Adagrad": Kernel(
+        lambda step: step.apply(tf.raw_ops.ResourceApplyAdagradV2, "epsilon"),
+        lambda optimizer: (
+            {"accum": "_accumulators"}
+            if optimizer.epsilon <= _NEGLIGIBLE * optimizer.initial_accumulator_value
+            else None
+        ),
+    ),
     "RMSprop": Kernel(_rmsprop, _slots_of_rmsprop),
     "Adadelta": Kernel(
-        _adadelta,
-        _slots(accum="_accumulated_grads", accum_update="_accumulated_delta_vars"),
+        lambda step: step.apply(tf.raw_ops.ResourceApplyAdadelta, "rho", "epsilon"),
+        lambda optimizer: {
+            "accum": "_accumulated_grads",
+            "accum_update": "_accumulated_delta_vars",
+        },
     ),
-    "Ftrl": Kernel(_ftrl, _slots(accum="_accumulators", linear="_linears")),
+    "Ftrl": Kernel(
+        _ftrl, lambda optimizer: {"accum": "_accumulators", "linear": "_linears"}
+    ),
 }
 
 
@@ -243,18 +235,23 @@ def _step(
 ) -> _Step | None:
     """Return what a kernel is given; None where Keras' own update is to run."""
     names = kernel.slots(optimizer)
-    if (
-        names is None
-        or not is_wanted(OPTIMIZER_STEPS)
-        or not _assigns_as_keras(optimizer)
-    ):
+    if names is None or not is_wanted(OPTIMIZER_STEPS):
+        return None
+    # A subclass may have taken over how variables are assigned.
+    kind = type(optimizer)
+    owner = next(c for c in kind.__mro__ if c.__module__.startswith("keras.src."))
+    if any(getattr(kind, name) is not getattr(owner, name) for name in _ASSIGNING):
         return None
     is_sparse = isinstance(gradient, tf.IndexedSlices)
-    is_known = isinstance(gradient, tf.Tensor) or (
-        is_sparse and kernel.takes_rows(optimizer)
+    suits = (
+        kernel.takes_rows(optimizer) if is_sparse else isinstance(gradient, tf.Tensor)
     )
-    if not is_known or not _is_suitable(variable):
+    is_float32 = isinstance(variable, tf.Variable) and variable.dtype == tf.float32
+    if not suits or not is_float32:
         return None
+    if "GPU" not in variable.device:
+        if (variable.shape.num_elements() or 0) < _LEAST_ELEMENTS:
+            return None
     index = optimizer._get_variable_index(variable)
     slots = {k: getattr(optimizer, name)[index].value for k, name in names.items()}
     if any(
@@ -262,36 +259,20 @@ def _step(
         for slot in slots.values()
     ):
         return None
+    dense = tf.cast(tf.convert_to_tensor(gradient), tf.float32)
+    squares = None
+    if is_sparse:
+        squared = tf.square(tf.cast(gradient.values, tf.float32))
+        rows = tf.IndexedSlices(squared, gradient.indices, gradient.dense_shape)
+        squares = tf.convert_to_tensor(rows)
     return _Step(
         optimizer,
         {name: slot.handle for name, slot in slots.items()},
         variable.handle,
-        tf.cast(tf.convert_to_tensor(gradient), tf.float32),
-        _squares(gradient) if is_sparse else None,
+        dense,
+        squares,
         tf.cast(learning_rate, tf.float32),
     )
-
-
-def _squares(rows: tf.IndexedSlices) -> tf.Tensor:
-    """Return sums of the squares of rows, of the shape of the whole."""
-    values = tf.square(tf.cast(rows.values, tf.float32))
-    return tf.convert_to_tensor(
-        tf.IndexedSlices(values, rows.indices, rows.dense_shape)
-    )
-
-
-def _assigns_as_keras(optimizer: Any) -> bool:
-    """Return whether no subclass has taken over how variables are assigned."""
-    kind = type(optimizer)
-    owner = next(c for c in kind.__mro__ if c.__module__.startswith("keras.src."))
-    return all(getattr(kind, name) is getattr(owner, name) for name in _ASSIGNING)
-
-
-def _is_suitable(variable: Any) -> bool:
-    if not isinstance(variable, tf.Variable) or variable.dtype != tf.float32:
-        return False
-    count = variable.shape.num_elements()
-    return "GPU" in variable.device or (count is not None and count >= _LEAST_ELEMENTS)
 
 
 def use_kernels(optimizer: Any) -> None:

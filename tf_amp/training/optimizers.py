@@ -223,16 +223,11 @@ def take_unless_overflowed(step: Step) -> Any:
     if isinstance(finite, bool):
         return step.take(step.grads) if finite else None
     step.build()
-    if _merges():
-        return _in_all_replicas(finite, step)
+    if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+        # Replicas may have to meet before they can branch.
+        if not tf.__internal__.distribute.strategy_supports_no_merge_call():
+            return _in_all_replicas(finite, step)
     return _when(finite, lambda: step.take(step.grads), step.name)
-
-
-def _merges() -> bool:
-    """Return whether replicas have to meet before they can branch."""
-    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
-        return False
-    return not tf.__internal__.distribute.strategy_supports_no_merge_call()
 
 
 def _in_all_replicas(finite: Any, step: Step) -> Any:
@@ -246,15 +241,15 @@ def _in_all_replicas(finite: Any, step: Step) -> Any:
         flags = strategy.experimental_local_results(finite_in_each)
         together = tf.reduce_all(tf.stack(flags))
 
+        def apart(*grads: Any) -> None:
+            step.take(list(grads))
+
         def part() -> None:
             # What replicas do together they do in this thread.
             with bypass.taking_all():
                 strategy.extended.call_for_each_replica(apart, args=grads)
 
         return _when(together, part, step.name)
-
-    def apart(*grads: Any) -> None:
-        step.take(list(grads))
 
     context = tf.distribute.get_replica_context()
     return context.merge_call(meet, args=(finite, *step.grads))
@@ -269,26 +264,17 @@ def _when(finite: Any, act: Callable[[], Any], name: str) -> Any:
         with tf.control_dependencies([done] if is_node else []):
             return tf.constant(True)
 
-    before = _train_operations()
+    key = tf.compat.v1.GraphKeys.TRAIN_OP
+    before = tf.compat.v1.get_collection(key)
     with private.branching_on_references():
         taken = tf.cond(finite, acted, lambda: tf.constant(False), name=FINITE_BRANCH)
     operation = tf.group(taken, name=name)
-    _stand_for_new(operation, before)
-    return operation
-
-
-def _stand_for_new(operation: Any, before: list[Any]) -> None:
-    """Let an operation train, not those of its branch, which were not there before."""
-    after = _train_operations()
+    # It trains, not those of its branch, which were not there before.
+    after = tf.compat.v1.get_collection(key)
     kept = [other for other in after if any(other is one for one in before)]
-    if len(kept) == len(after):
-        return
-    collection = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
-    collection[:] = [*kept, operation]
-
-
-def _train_operations() -> list[Any]:
-    return list(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TRAIN_OP))
+    if len(kept) < len(after):
+        tf.compat.v1.get_collection_ref(key)[:] = [*kept, operation]
+    return operation
 
 
 # Of a step before all others.
@@ -308,14 +294,10 @@ def install() -> None:
 
 @wrapping_unconverted
 def _note_overflow(
-    apply: Callable[..., Any],
-    optimizer: Any,
-    grads_and_vars: Any,
-    *args: Any,
-    **kwargs: Any,
+    apply: Apply, optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
 ) -> Any:
     pairs = list(grads_and_vars)
-    finite = finite_step([g for g, _ in pairs], [v for _, v in pairs])
+    finite = finite_step(*_split(pairs))
     push = (finite, optimizer) if isinstance(finite, tf.Tensor) else None
     with holding(_push, push):
         return apply(optimizer, pairs, *args, **kwargs)
@@ -342,7 +324,14 @@ def _with_guarded_parts(module: Any) -> Any:
 
     class TokenQueue(module.FIFOQueue):  # type: ignore[misc]
         def dequeue(self, name: Any = None) -> Any:
-            with tf.control_dependencies(_put_back(self)):
+            finite, optimizer = _push.get() or (None, None)
+            step = None if optimizer is None else workers.local_step_of(optimizer)
+            if step is None:
+                return super().dequeue(name)
+            # Where gradients overflowed, a token goes back.
+            count = 1 - tf.cast(finite, tf.int32)
+            tokens = tf.fill([count], tf.identity(step))
+            with tf.control_dependencies([self.enqueue_many((tokens,))]):
                 return super().dequeue(name)
 
     return stand_in_for(
@@ -361,13 +350,3 @@ def _unless_overflowed(local_step: Any) -> Any:
     finite, _ = push
     step = tf.cast(local_step, tf.int64)
     return tf.where(finite, step, tf.constant(_GONE_BY, tf.int64))
-
-
-def _put_back(queue: Any) -> list[Any]:
-    """Return what puts a token back where gradients overflowed."""
-    finite, optimizer = _push.get() or (None, None)
-    step = None if optimizer is None else workers.local_step_of(optimizer)
-    if step is None:
-        return []
-    count = 1 - tf.cast(finite, tf.int32)
-    return [queue.enqueue_many((tf.fill([count], tf.identity(step)),))]

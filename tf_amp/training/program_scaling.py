@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
@@ -32,8 +32,8 @@ from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.tracing.stamps import current_config
-from tf_amp.training import finite_flags, scale_at_run_time, tape_calls
-from tf_amp.training.finite_flags import further_counters_of
+from tf_amp.training import scale_at_run_time, tape_calls
+from tf_amp.training.finite_flags import descends_from, further_counters_of
 from tf_amp.training.scale_state import eager_states
 from tf_amp.training.scaling import Scaling, map_scalable, scaling_of
 
@@ -62,7 +62,12 @@ def scale_and_note(
 
 def is_scaled_by_user(targets: Iterable[Any]) -> bool:
     """Return whether an optimizer scales these losses; if so, say it once."""
-    is_scaled = _is_noted(list(targets))
+    targets = list(targets)
+    is_scaled = any(map(_has_note, targets))
+    if not is_scaled:
+        # A note on the graph saves most the walk.
+        around = tracing.outwards(tf.compat.v1.get_default_graph())
+        is_scaled = any(map(_has_note, around)) and descends_from(targets, _has_note)
     if is_scaled:
         Code.SCALED_ALREADY.warn_once(
             "Losses are scaled by an optimizer of the program: their scaling is left "
@@ -78,7 +83,16 @@ def is_scaling_forbidden() -> bool:
     overflow on one cannot be agreed on with the others: each would skip other steps,
     and have another scale.
     """
-    library = next(filter(_has_ranks, _EXCHANGES), None)
+
+    def has_ranks(library: str) -> bool:
+        """Say whether it exchanges with others; it does not before it has begun."""
+        try:
+            module: Any = sys.modules.get(library)
+            return module is not None and int(module.size()) > 1
+        except (AttributeError, ValueError):
+            return False
+
+    library = next(filter(has_ranks, _EXCHANGES), None)
     if library is None:
         return False
     Code.NOT_SCALED.warn_once(
@@ -98,28 +112,8 @@ def _note(scaled: Any) -> Any:
     return scaled
 
 
-def _is_noted(targets: list[Any]) -> bool:
-    if any(map(_has_note, targets)):
-        return True
-    around = tracing.outwards(tf.compat.v1.get_default_graph())
-    return any(map(_has_note, around)) and finite_flags.descends_from(
-        targets, _has_note
-    )
-
-
 def _has_note(tensor_or_graph: Any) -> bool:
     return hasattr(tensor_or_graph, _SCALED)
-
-
-def _has_ranks(library: str) -> bool:
-    """Say whether a library exchanges with others; it does not before it has begun."""
-    module: Any = sys.modules.get(library)
-    if module is None:
-        return False
-    try:
-        return int(module.size()) > 1
-    except (AttributeError, ValueError):
-        return False
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -180,23 +174,19 @@ _CHILD = "tf_amp_state"
 def track_states(result: Any, view: Any, *args: Any, **kwargs: Any) -> None:
     """Add states to the functions of a SavedModel, once these are named."""
     captured = {id(tensor) for tensor in graphs.captured_inputs(view)}
-    used = [v for v in _own_variables() if not captured.isdisjoint(_handles(v))]
+
+    def is_used(variable: Any) -> bool:
+        copies = getattr(variable, "values", None) or (variable,)
+        return any(id(getattr(one, "handle", None)) in captured for one in copies)
+
+    # What functions that scale losses may read and write.
+    ours = scale_at_run_time.own_variables()
+    for state in eager_states():
+        counters = further_counters_of(state)
+        ours += state.variables_by_kind.values()
+        ours += [each.variable for each in counters if not each.is_of_replica]
+    used = list(filter(is_used, ours))
     if used:
         child = tf.Module()
         child.variables_of_functions = used
         graphs.add_child(view, _CHILD, child)
-
-
-def _own_variables() -> Iterator[Any]:
-    """Yield what functions that scale losses may read and write."""
-    yield from scale_at_run_time.own_variables()
-    for state in eager_states():
-        yield from state.variables_by_kind.values()
-        yield from (
-            t.variable for t in further_counters_of(state) if not t.is_of_replica
-        )
-
-
-def _handles(variable: Any) -> set[int]:
-    copies = getattr(variable, "values", None) or (variable,)
-    return {id(one.handle) for one in copies if hasattr(one, "handle")}

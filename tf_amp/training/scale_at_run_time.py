@@ -7,6 +7,7 @@ variable for as long as scaled gradients are computed. It is one at all other ti
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -80,24 +81,19 @@ def computed_at(
     may_be_asked = _variable or (_askers and not is_of_state)
     if not may_be_asked or not is_eager_outside():
         return compute()
-    if not tf.executing_eagerly():
-        return _computed_while_known(scale, compute)
-    with _in_use.taken_within(_PATIENCE_SECONDS):
-        return _computed_while_known(scale, compute)
-
-
-def _computed_while_known(scale: Any, compute: Callable[[], Any]) -> Any:
-    variable = _made_variable()
-    variable.assign(scale, read_value=False)
-    try:
-        result = compute()
-    except BaseException:
-        if tf.executing_eagerly():
-            variable.assign(1.0)
-        raise
-    parts = tf.nest.flatten(result, expand_composites=True)
-    # What waits for a backward function itself does not wait for what that reads.
-    known = [tf.identity(part) for part in parts if tf.is_tensor(part)]
-    with tf.control_dependencies(known):
-        variable.assign(1.0, read_value=False)
-    return result
+    is_eager = tf.executing_eagerly()
+    with _in_use.taken_within(_PATIENCE_SECONDS) if is_eager else nullcontext():
+        variable = _made_variable()
+        variable.assign(scale, read_value=False)
+        try:
+            result = compute()
+        except BaseException:
+            if is_eager:
+                variable.assign(1.0)
+            raise
+        parts = tf.nest.flatten(result, expand_composites=True)
+        # What waits for a backward function itself does not wait for what that reads.
+        known = [tf.identity(part) for part in parts if tf.is_tensor(part)]
+        with tf.control_dependencies(known):
+            variable.assign(1.0, read_value=False)
+        return result

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -57,8 +57,7 @@ class ScaleUpdate:
           finite: whether the gradients were, on every replica; bool scalar.
         """
         if must_select():
-            before = self.state.unpacked(self.vectors)
-            return self.state.write(self._selected(finite, before), before)
+            return self._select(finite)
         if not tf.executing_eagerly() and not private.in_function():
             # Gradients of gradients wait for what the inner ones have updated: the lock
             # may be taken only once nothing more is waited for.
@@ -81,7 +80,13 @@ class ScaleUpdate:
           look: returns whether each is; made in that function.
           pass_inputs: adds what an overflow leads to, by whether gradients are finite.
         """
-        rests = self._rests()
+        # Whether a finite step does nothing but count; None: not known.
+        values = self.state.unpacked(self.vectors)
+        rests = find_rests(self.state.loss_scale)(values)
+        if self.counts is not None:
+            rests = None
+        elif rests is not None:
+            rests = tf.equal(values["finite"], 1) & rests
 
         def take_note() -> Any:
             if rests is None:
@@ -105,14 +110,6 @@ class ScaleUpdate:
 
         ordinary = sum_is_finite if rests is None else sum_is_finite & rests
         return tf.cond(ordinary, take_note, take_care, name=FINITE_BRANCH)
-
-    def _rests(self) -> Any:
-        """Return whether a finite step does nothing but count; None: not known."""
-        values = self.state.unpacked(self.vectors)
-        rests = find_rests(self.state.loss_scale)(values)
-        if rests is None or self.counts is not None:
-            return None
-        return tf.equal(values["finite"], 1) & rests
 
     def with_earlier(self, finite: Any) -> Any:
         """Return whether gradients, and those they were made from, are finite."""
@@ -163,7 +160,8 @@ class ScaleUpdate:
         with tf.control_dependencies(symbolic(written)):
             return tf.constant(finite)
 
-    def _selected(self, finite: Any, reading: State) -> Mapping[str, Any]:
+    def _select(self, finite: Any) -> list[Any]:
+        reading = self.state.unpacked(self.vectors)
         counts = tf.constant(True) if self.counts is None else self.counts
         overflowed = tf.logical_not(finite)
         good = self._values_after(True, tf.logical_and(finite, counts), reading)
@@ -173,7 +171,7 @@ class ScaleUpdate:
             before = reading[name]
             after = tf.where(finite, good.get(name, before), bad.get(name, before))
             values[name] = tf.where(counts, after, before)
-        return values
+        return self.state.write(values, reading)
 
     def _values_after(
         self, finite: bool, applies: Any, reading: State
@@ -235,9 +233,14 @@ def sum_is_finite(gradients: Sequence[Any]) -> Any:
 
 def each_is_finite(gradients: Sequence[Any]) -> Any:
     """Return whether all gradients are finite, looking at each value; bool scalar."""
-    return tf.reduce_all(
-        tf.stack([tf.reduce_all(_is_finite(gradient)) for gradient in gradients])
-    )
+
+    def is_finite(gradient: Any) -> Any:
+        if not gradient.dtype.is_complex:
+            return tf.math.is_finite(gradient)
+        real, imaginary = tf.math.real(gradient), tf.math.imag(gradient)
+        return tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imaginary))
+
+    return tf.reduce_all(tf.stack([tf.reduce_all(is_finite(g)) for g in gradients]))
 
 
 def largest_of(gradients: Sequence[Any]) -> Any:
@@ -288,13 +291,6 @@ def must_select() -> bool:
     if private.in_xla_context() or on_several_replicas():
         return True
     return private.is_replica_thread()
-
-
-def _is_finite(gradient: Any) -> Any:
-    if not gradient.dtype.is_complex:
-        return tf.math.is_finite(gradient)
-    real, imaginary = tf.math.real(gradient), tf.math.imag(gradient)
-    return tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imaginary))
 
 
 def _sum_of_squares(gradient: Any) -> Any:

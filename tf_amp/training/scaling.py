@@ -151,11 +151,11 @@ class Scaling:
         """Return the gradients to start from, scaled; None and whole numbers stay."""
 
         def scale(given: Sequence[Any]) -> list[Any]:
+            reading = {**self.reading, "scale": self.scale}
             with keeping_float32(FOR_THE_SCALE):
-                return list(self.state.loss_scale.scale(given, self._in_use()))
+                return list(self.state.loss_scale.scale(given, reading))
 
-        scaled: list[Any] = map_scalable(scale, list(seeds))
-        return scaled
+        return list(map_scalable(scale, list(seeds)))
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients, of at least float32's precision, behind a barrier.
@@ -176,11 +176,9 @@ class Scaling:
     def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients that are to be scaled again; no barrier."""
         wide = [_widened(gradient) for gradient in gradients]
+        reading = {**self.reading, "scale": self.scale}
         with keeping_float32(FOR_THE_SCALE):
-            return list(self.state.loss_scale.unscale(wide, self._in_use()))
-
-    def _in_use(self) -> State:
-        return {**self.reading, "scale": self.scale}
+            return list(self.state.loss_scale.unscale(wide, reading))
 
 
 def scaling_of(loss_scale: LossScale, sources: Any = ()) -> Scaling:
@@ -202,15 +200,33 @@ def results_of(scaling: Scaling, gradients: Any) -> Any:
 
     def finish(scaled: Sequence[Any]) -> list[Any]:
         unscaled = scaling.unscaled(scaled)
-        ends_here = _ends_here(scaling, unscaled)
+        # Whether all of a call is in one graph, branch and loop, of this process: what
+        # has no use for a loss scale there may take the call for what it is without.
+        ends_here = (
+            not tf.executing_eagerly()
+            and not scaling.state.is_per_worker
+            and scaling.scale.graph is tf.compat.v1.get_default_graph()
+            and not any(frames_of(gradient.op) for gradient in unscaled)
+            and private.can_merge()
+        )
         for scale in (scaling.reading["scale"], scaling.scale):
             mark_scale(scale, ends_here)
         if ends_here and not must_select():
             mark_second_try(scaling.scale, scaling.state.names["counters"])
         is_ordinary = private.can_merge() and not scaling.is_repeated
-        if is_ordinary and private.in_function() and not must_select():
-            return _checked_in_one(scaling, unscaled)
-        return _checked(scaling, unscaled, lambda: are_finite(unscaled))
+        if not is_ordinary or not private.in_function() or must_select():
+            return _checked(scaling, unscaled, lambda: are_finite(unscaled))
+        # One branch serves the ordinary step.
+        scale_update = _scale_update(scaling, unscaled)
+        pass_inputs = overflow_origin.passing_inputs(
+            tf.compat.v1.get_default_graph(), scaling.reading, scaling.state.loss_scale
+        )
+        with scale_update_scope():
+            finite = scale_update.apply_in_function(
+                sum_is_finite(unscaled), lambda: each_is_finite(unscaled), pass_inputs
+            )
+        flag = FiniteFlag(scale_update.with_earlier(finite), finite, scale_update)
+        return handed_on(flag, unscaled)
 
     return map_scalable(finish, gradients)
 
@@ -218,18 +234,6 @@ def results_of(scaling: Scaling, gradients: Any) -> Any:
 def checked_results(scaling: Scaling, values: Any, finite: Any) -> Any:
     """Return what was made of unscaled gradients, known to be finite or not."""
     return map_scalable(lambda parts: _checked(scaling, parts, lambda: finite), values)
-
-
-def _ends_here(scaling: Scaling, unscaled: Sequence[Any]) -> bool:
-    """Return whether all of a call is in one graph, branch and loop, of this process.
-
-    What has no use for a loss scale there may take the call for what it is without one.
-    """
-    if tf.executing_eagerly() or scaling.state.is_per_worker:
-        return False
-    is_here = scaling.scale.graph is tf.compat.v1.get_default_graph()
-    in_frames = any(frames_of(gradient.op) for gradient in unscaled)
-    return is_here and not in_frames and private.can_merge()
 
 
 def _checked(
@@ -253,7 +257,13 @@ def _checked(
         if private.can_merge():
             finite = agreed(finite)
             counting = _counting_once(scaling, scale_update, finite)
-            adjusting = counting.apply(finite) + _noted(scaling, counting, finite)
+            adjusting = counting.apply(finite)
+            here = tf.compat.v1.get_default_graph()
+            is_inside = scaling.is_repeated and private.in_function()
+            if is_inside and scaling.vectors["counters"].graph is not here:
+                # The tape lies outside: an overflow that is not counted is noted.
+                overflowed = ~(finite | counting.counts)
+                adjusting += finite_flags.note_repeated(state, overflowed)
         else:
             adjusting = finite_flags.note_of_replica(state, finite, scaling.limit)
         adjusting = symbolic(adjusting)
@@ -285,29 +295,6 @@ def _counting_once(
     if scaling.begun is not None and not bool(finite):
         return scale_update.counting_since(scaling.begun, finite)
     return scale_update
-
-
-def _noted(scaling: Scaling, counting: ScaleUpdate, finite: Any) -> list[Any]:
-    """Note an overflow that is not counted, where the tape lies outside."""
-    is_inside = scaling.is_repeated and private.in_function()
-    here = tf.compat.v1.get_default_graph()
-    if not is_inside or scaling.vectors["counters"].graph is here:
-        return []
-    return finite_flags.note_repeated(scaling.state, ~(finite | counting.counts))
-
-
-def _checked_in_one(scaling: Scaling, unscaled: Sequence[Any]) -> list[Any]:
-    """Do the same within a function, where one branch serves the ordinary step."""
-    scale_update = _scale_update(scaling, unscaled)
-    pass_inputs = overflow_origin.passing_inputs(
-        tf.compat.v1.get_default_graph(), scaling.reading, scaling.state.loss_scale
-    )
-    with scale_update_scope():
-        finite = scale_update.apply_in_function(
-            sum_is_finite(unscaled), lambda: each_is_finite(unscaled), pass_inputs
-        )
-    flag = FiniteFlag(scale_update.with_earlier(finite), finite, scale_update)
-    return handed_on(flag, unscaled)
 
 
 def _scale_update(scaling: Scaling, unscaled: Sequence[Any]) -> ScaleUpdate:

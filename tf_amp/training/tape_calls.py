@@ -56,8 +56,14 @@ def note_entered(tape: Any) -> None:
     record = _record_of(tape)
     if not private.holds_recording(tape):
         record.calls.clear()
-    record.home = _present_graph()
-    record.readings = _readings_here()
+    record.home, record.readings = _present_graph(), None
+    if tf.executing_eagerly():
+        strategy = tf.distribute.get_strategy()
+        record.readings = {
+            state: state.read()
+            for state in states_in_use()
+            if state.strategy is strategy and not state.is_per_worker
+        }
 
 
 def note_reset(tape: Any) -> None:
@@ -87,7 +93,11 @@ def scaling_of_tape(tape: Any, loss_scale: LossScale, sources: Any) -> Scaling:
 
 def scaling_for_sources(loss_scale: LossScale, sources: Any) -> Scaling:
     """Return the call that gradients of some tensors, taken here, belong to."""
-    home = _graph_of(tf.nest.flatten(sources))
+    flat = tf.nest.flatten(sources)
+    graphs = {getattr(source, "graph", None) for source in flat}
+    # Variables, whose handles optimizers take gradients of, change from step to step.
+    are_values = all(is_scalable(s) and s.dtype == s.dtype.base_dtype for s in flat)
+    home = graphs.pop() if are_values and len(graphs) == 1 else None
     if home is None or home is traced_graph() or not _is_around(home):
         return scaling_of(loss_scale, sources)
     with home.as_default():
@@ -123,18 +133,6 @@ def _present_graph() -> weakref.ref[Any] | None:
     return None if graph is None else weakref.ref(graph)
 
 
-def _readings_here() -> dict[ScaleState, Vectors] | None:
-    """Return what the states here hold, under eager execution."""
-    if not tf.executing_eagerly():
-        return None
-    strategy = tf.distribute.get_strategy()
-    return {
-        state: state.read()
-        for state in states_in_use()
-        if state.strategy is strategy and not state.is_per_worker
-    }
-
-
 def _home_seen_from_here(tape: Any) -> Any:
     """Return where a tape was begun, if that is around the present graph; else it."""
     home = _home_of(tape)
@@ -146,18 +144,6 @@ def _is_around(home: Any) -> bool:
     here = traced_graph()
     # Each call of a function counts, whatever is eager around it.
     return here is home or any(graph is home for graph in outwards(here))
-
-
-def _graph_of(sources: list[Any]) -> Any:
-    """Return the graph that all of some tensors belong to; None: no such graph.
-
-    Variables, whose handles optimizers take gradients of, change from step to step.
-    """
-    values = [s for s in sources if is_scalable(s) and s.dtype == s.dtype.base_dtype]
-    if len(values) < len(sources):
-        return None
-    graphs = {getattr(source, "graph", None) for source in sources}
-    return graphs.pop() if len(graphs) == 1 else None
 
 
 def _home_of(tape: Any) -> Any:
