@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_amp
-from tests import onednn
-from tests.forking import run_forked
 from tests.tf_amp.training.fusions.test_fused_steps import assert_close, enabled
 
 SHAPE = (8, 6, 5, 32)
@@ -165,90 +162,3 @@ def test_gradients_of_gradients_are_those_of_keras() -> None:
                 slope = tf.reduce_sum(inner.gradient(y, x) ** 2)
             results.append([np.asarray(outer.gradient(slope, x))])
     assert_close(*results, 1e-3)
-
-
-def test_a_network_learns_alike_and_its_plan_lists_the_kernels() -> None:
-    losses = []
-    for fuse in ("off", "batch_statistics"):
-        with enabled(fuse=fuse):
-            keras.utils.set_random_seed(0)
-            layers = keras.layers
-            model = keras.Sequential(
-                [
-                    layers.Conv2D(16, 3),
-                    layers.BatchNormalization(),
-                    layers.ReLU(),
-                    layers.Conv2D(16, 3),
-                    layers.BatchNormalization(),
-                    layers.GlobalAveragePooling2D(),
-                    layers.Dense(1),
-                ]
-            )
-            model.compile(keras.optimizers.SGD(0.01), "mse")
-            x, y = numbers(0, (64, 8, 8, 4)), numbers(1, (64, 1))
-            fitted = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
-            losses.append(fitted.history["loss"])
-
-            def step(x, y, model=model):
-                return model.train_step((x, y))["loss"]
-
-            plan = tf_amp.explain(tf.function(step), x[:16], y[:16])
-            rules = [fusion.rule for fusion in plan.traced_fusions]
-            # By oneDNN, the first is one with its activation by now.
-            left = 0 if fuse == "off" else 1 if onednn.IS_ON else 2
-            assert rules == ["batch_statistics"] * left
-            assert all(fusion.seconds > 0.0 for fusion in plan.traced_fusions)
-    np.testing.assert_allclose(*losses, rtol=1e-4)
-
-
-ON_REPLICAS = """
-import keras
-import numpy as np
-import tensorflow as tf
-import tf_amp
-
-cpu, = tf.config.list_physical_devices("CPU")
-two = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(cpu, two)
-X = np.random.default_rng(0).normal(3.0, 2.0, (2, 8, 6, 5, 16)).astype("float32")
-
-def train(fuse, shape):
-    tf_amp.enable(fuse=fuse, tune="off", device_profile="cpu-generic")
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        layer = keras.layers.BatchNormalization()
-        layer.build(shape)
-        optimizer = keras.optimizers.SGD(0.1)
-        optimizer.build(layer.trainable_variables)
-
-    @tf.function
-    def step():
-        def on_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            x = tf.reshape(tf.gather(X, replica), shape)
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(layer(x, training=True) ** 3)
-            weights = layer.trainable_variables
-            gradients = tape.gradient(loss, [each.value for each in weights])
-            optimizer.apply(gradients, weights)
-        strategy.run(on_replica)
-
-    for _ in range(3):
-        step()
-    graph_def = step.get_concrete_function().graph.as_graph_def()
-    bodies = (f.node_def for f in graph_def.library.function)
-    ops = [node.op for nodes in (graph_def.node, *bodies) for node in nodes]
-    tf_amp.disable()
-    # Averages are each replica's own.
-    values = [part for each in layer.variables for part in each.value.values]
-    return ops.count("FusedBatchNormV3"), np.concatenate(values)
-
-for shape in ((8, 6, 5, 16), (8, 30, 16), (240, 16)):
-    (without, plain), (fused, moved) = train("off", shape), train("on", shape)
-    print(without, fused, np.abs(plain - moved).max() <= 3e-5 * np.abs(plain).max())
-"""
-
-
-def test_replicas_normalize_images_each_by_its_own_kernel() -> None:
-    lines = run_forked(ON_REPLICAS).lines()
-    assert lines == ["0 2 True", "0 0 True", "0 0 True"]

@@ -190,14 +190,18 @@ def test_what_happens_to_gradients_on_their_way_does_not_matter(name):
         check_skips(step, lambda: [*variables, *optimizer.variables])
 
 
+@pytest.mark.parametrize("has_decay", [False, True], ids=["alone", "with decay"])
 @pytest.mark.parametrize("where", ["gradients", "all", "step"])
-def test_eager_steps_are_skipped_too(where):
+def test_eager_steps_are_skipped_too(where, has_decay):
     variables = weights()
     optimizer = momentum(variables)
     with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
         compute = tf.function(gradients_of) if where == "gradients" else gradients_of
 
         def apply(slopes):
+            if has_decay:
+                pairs = zip(slopes, variables, strict=True)
+                slopes = [slope + 0.1 * weight for slope, weight in pairs]
             optimizer.apply(slopes, variables)
 
         update = tf.function(apply) if where == "step" else apply
@@ -240,20 +244,6 @@ def test_accumulation_drops_only_the_step_that_overflowed():
     runs = [[X, bad, -X], [X, -X, bad], [bad, X, -X]]
     for found in trained(runs, DynamicLossScale(initial=2.0**10)):
         assert are_equal(plain, found)
-
-
-def test_what_is_written_by_hand_stays():
-    variables = weights()
-    with scaled_by(DynamicLossScale(initial=2.0**10)):
-
-        @tf.function
-        def step(x):
-            for variable, slope in zip(
-                variables, gradients_of(variables, x), strict=True
-            ):
-                variable.assign_sub(0.1 * slope)
-
-        check_skips(step, lambda: variables)
 
 
 @pytest.mark.parametrize("shared", [True, False])

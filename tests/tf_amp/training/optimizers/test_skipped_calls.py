@@ -32,23 +32,6 @@ def in_loop(variables, batches):
     return total
 
 
-@pytest.mark.parametrize("where", ["all", "gradients", "step"])
-def test_a_decay_added_by_hand_does_not_make_an_eager_step_of_an_overflow(where):
-    variables = weights()
-    optimizer = momentum(variables)
-    with scaled_by(DynamicLossScale(initial=2.0**10)):
-        compute = tf.function(gradients_of) if where == "gradients" else gradients_of
-
-        def apply(slopes):
-            optimizer.apply(decayed(slopes, variables), variables)
-
-        update = tf.function(apply) if where == "step" else apply
-        check_skips(
-            lambda x: update(compute(variables, x)),
-            lambda: [*variables, *optimizer.variables],
-        )
-
-
 def test_an_eager_step_is_skipped_for_its_own_overflow_only():
     models = [weights(), weights()]
     optimizers = [*map(momentum, models)]
