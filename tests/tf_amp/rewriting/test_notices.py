@@ -384,24 +384,21 @@ def test_a_close_call_has_one_line_and_then_its_verdict(
 
 
 @pytest.mark.parametrize(
-    ("calls", "how"),
-    [(5, "in float32"), (22, "in float32, but for some that were compared")],
+    ("before", "calls", "how"),
+    [
+        ("", 5, "in float32"),
+        ("", 22, "in float32, but for some that were compared"),
+        (LONG, 5, "in float32"),
+    ],
 )
 def test_a_job_that_ends_before_its_verdict_says_so(
-    calls: int, how: str, tmp_path: pathlib.Path
+    before: str, calls: int, how: str, tmp_path: pathlib.Path
 ) -> None:
-    program = f"tf_amp.enable()\nlabels_of({calls})\n"
+    program = f"{before}tf_amp.enable()\nlabels_of({calls})\n"
+    waits, said = close_call(program, tmp_path)
     told = f"{calls} steps (calls of step) {how}; {notices._TOO_FEW} (AMP105)"
-    assert close_call(program, tmp_path) == [WAITS, told]
-
-
-def test_a_long_job_without_a_verdict_says_so(tmp_path: pathlib.Path) -> None:
-    program = f"{LONG}tf_amp.enable()\nlabels_of(5)\n"
-    _, summary = close_call(program, tmp_path)
-    told = (
-        rf"\d+ s, 5 steps \(calls of step\) in float32; {notices._TOO_FEW} \(AMP105\)"
-    )
-    assert re.fullmatch(told, summary)
+    assert waits == WAITS
+    assert re.fullmatch((r"\d+ s, " if before else "") + re.escape(told), said)
 
 
 @pytest.mark.parametrize(

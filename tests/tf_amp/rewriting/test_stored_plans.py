@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -11,7 +12,7 @@ from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite, optimize
+from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Cause, Plan
 from tests.text_graph import graph_from_text
@@ -46,20 +47,11 @@ def settings(memory: Memory | None, profile: str = "cpu-avx512-bf16") -> Setting
     )
 
 
-def rewritten(text: str, chosen: Settings) -> Rewrite:
-    graph_def = graph_from_text(text)
-    item = Item(fetch=("fetch",), feed=("x",))
-    return optimize(
-        graph_def,
-        item,
-        chosen,
-        shapes=lambda: shapes_from_graph_def(graph_def),
-        name="step",
-    )
-
-
 def plan_of(text: str, chosen: Settings) -> Plan:
-    plan = rewritten(text, chosen).plan
+    graph_def = graph_from_text(text)
+    shapes = functools.partial(shapes_from_graph_def, graph_def)
+    item = Item(fetch=("fetch",), feed=("x",))
+    plan = optimize(graph_def, item, chosen, shapes=shapes, name="step").plan
     assert plan is not None
     return plan
 
@@ -95,15 +87,12 @@ def test_a_stored_plan_without_a_gain_stays_so() -> None:
     assert after.filter(reason=Cause.RESUMED).decisions
 
 
-def test_a_graph_is_known_again_under_other_names() -> None:
+def test_a_graph_is_known_again_under_other_names_and_its_branches_apart() -> None:
     memory = Memory()
     count = len(low_nodes(plan_of(STEP, settings(memory))))
     after = plan_of(RENAMED, settings(resumed(memory), "cpu-generic"))
     assert len(low_nodes(after)) == count
-
-
-def test_equal_branches_keep_each_its_own_plan() -> None:
-    memory = Memory()
+    # Each of two equal branches has a plan of its own.
     excluded = dataclasses.replace(settings(memory), exclude=("_10$",))
     before = low_nodes(plan_of(STEP, excluded))
     assert before and all(name.endswith("_9") for name in before)
@@ -111,23 +100,25 @@ def test_equal_branches_keep_each_its_own_plan() -> None:
     assert after and all(name.endswith("_98") for name in after)
 
 
-def test_another_graph_is_planned_by_its_prices() -> None:
-    memory = Memory()
-    plan_of(STEP.replace("1024,1024", "512,512"), settings(memory, "cpu-generic"))
-    after = plan_of(STEP, settings(resumed(memory)))
-    assert {r.reason.cause for r in after.decisions if r.is_low} <= PRICED
-
-
-def test_a_plan_that_does_not_fit_is_told_of_and_made_anew(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("stored", "exclude", "told"),
+    [
+        (STEP.replace("1024,1024", "512,512"), (), "is not among the plans resumed"),
+        (STEP, ("big_9",), "does not fit"),
+    ],
+    ids=["another graph", "does not fit"],
+)
+def test_what_is_not_stored_or_does_not_fit_is_planned_by_its_prices(
+    stored: str, exclude: tuple[str, ...], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="absl")
     memory = Memory()
-    plan_of(STEP, settings(memory))
-    excluded = dataclasses.replace(settings(resumed(memory)), exclude=("big_9",))
-    after = plan_of(STEP, excluded)
-    assert "does not fit" in caplog.text
-    assert "big_9" not in low_nodes(after)
-    assert {r.reason.cause for r in after.decisions if r.is_low} <= PRICED
+    plan_of(stored, settings(memory, "cpu-avx512-bf16" if exclude else "cpu-generic"))
+    chosen = dataclasses.replace(settings(resumed(memory)), exclude=exclude)
+    after = plan_of(STEP, chosen)
+    assert told in caplog.text
+    low = {row.slot.node: row.reason.cause for row in after.decisions if row.is_low}
+    assert low and {*low.values()} <= PRICED and not {*exclude} & {*low}
 
 
 def test_a_plan_of_other_length_is_made_anew() -> None:

@@ -6,41 +6,28 @@ import pytest
 
 from tests.fresh_process import output_of
 
-RESUMED = """
-from tf_amp.rewriting import host
-from tf_amp.rewriting.resumed_plans import PlanRecord
 
-tf_amp.enable(opt_level="O2")
-dtype_of(product())
-host.current().memory.resume({"key": PlanRecord("step", "1", 1)})
-"""
-
-
-def test_plans_that_were_resumed_before_are_not_remembered() -> None:
+def test_plans_that_were_resumed_are_known_until_the_last_scope_is_left() -> None:
     lines = output_of(
-        RESUMED
-        + """
-print(len(host.current().memory.known()))
-tf_amp.disable()
-tf_amp.enable(opt_level="O2")
-print(len(host.current().memory.known()), len(tf_amp.plans()))
-"""
+        """
+        from tf_amp.rewriting import host
+        from tf_amp.rewriting.resumed_plans import PlanRecord
+
+        def known():
+            return len(host.current().memory.known())
+
+        tf_amp.enable(opt_level="O2")
+        dtype_of(product())
+        host.current().memory.resume({"key": PlanRecord("step", "1", 1)})
+        with tf_amp.mixed_precision_scope():
+            tf_amp.disable()
+            print(known())
+        tf_amp.disable()
+        tf_amp.enable(opt_level="O2")
+        print(known(), len(tf_amp.plans()))
+        """
     )
     assert lines == ["1", "0 1"]
-
-
-def test_a_scope_that_is_entered_keeps_what_it_knows() -> None:
-    lines = output_of(
-        RESUMED
-        + """
-with tf_amp.mixed_precision_scope():
-    tf_amp.disable()
-    print(len(host.current().memory.known()))
-tf_amp.disable()
-print(len(host.current().memory.known()))
-"""
-    )
-    assert lines == ["1", "0"]
 
 
 @pytest.mark.parametrize("is_disabled", [True, False])

@@ -7,7 +7,6 @@ import pytest
 
 from tests.forking import run_forked
 from tests.fresh_process import PROBE, output_of
-from tests.processes import run_python
 
 LEVEL = {"TF_AMP_OPT_LEVEL": "O2"}
 SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", **LEVEL}
@@ -159,10 +158,3 @@ first.join()
         env=SWITCH,
     )
     assert done.lines() == ["0"], done.err
-
-
-def test_tensorflow_is_imported_by_the_call_and_not_with_the_name():
-    code = "import sys, tf_amp; tf_amp.enable, tf_amp.init; print(*sys.modules)"
-    (names,) = run_python(code).lines()
-    assert "tf_amp.runtime.enabling" in names.split()
-    assert "tensorflow" not in names.split()

@@ -26,27 +26,35 @@ def names_of_plans() -> list[str]:
     return [plan.graph for plan in tf_amp.plans()]
 
 
-def test_with_the_tape_inside() -> None:
-    chain = Chain()
-    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-    assert_16_bits(step(), exact())
+def compiled(function) -> tf.types.experimental.GenericFunction:
+    return tf.function(function, jit_compile=True)
 
 
-def test_with_an_eager_tape_around() -> None:
-    chain = Chain()
-    loss = tf.function(chain.loss, jit_compile=True)
-    assert_16_bits(chain.gradients(loss), exact())
-    backward = [n for n in names_of_plans() if n.startswith("__backward_")]
-    assert len(backward) == 1
+def with_the_tape_inside(chain: Chain) -> list[tf.Tensor]:
+    return compiled(lambda: chain.gradients(chain.loss))()
 
 
-def test_with_a_tape_in_an_outer_function() -> None:
-    chain = Chain()
-    loss = tf.function(chain.loss, jit_compile=True)
-    step = tf.function(lambda: chain.gradients(loss))
-    assert_16_bits(step(), exact())
-    backward = [n for n in names_of_plans() if n.startswith("__backward_")]
-    assert len(backward) == 1
+def with_an_eager_tape_around(chain: Chain) -> list[tf.Tensor]:
+    return chain.gradients(compiled(chain.loss))
+
+
+def with_a_tape_in_an_outer_function(chain: Chain) -> list[tf.Tensor]:
+    loss = compiled(chain.loss)
+    return tf.function(lambda: chain.gradients(loss))()
+
+
+@pytest.mark.parametrize(
+    ("way", "backward"),
+    [
+        (with_the_tape_inside, 0),
+        (with_an_eager_tape_around, 1),
+        (with_a_tape_in_an_outer_function, 1),
+    ],
+)
+def test_gradients_are_in_16_bits_wherever_the_tape_is(way, backward: int) -> None:
+    assert_16_bits(way(Chain()), exact())
+    names = names_of_plans()
+    assert sum(name.startswith("__backward_") for name in names) == backward
 
 
 def test_with_a_persistent_tape_for_gradients_of_gradients() -> None:
@@ -60,14 +68,14 @@ def test_with_a_persistent_tape_for_gradients_of_gradients() -> None:
         chain = Chain()
         wanted = [g.numpy() for g in penalty(chain, tf.function(chain.loss))]
     chain = Chain()
-    found = penalty(chain, tf.function(chain.loss, jit_compile=True))
+    found = penalty(chain, compiled(chain.loss))
     assert 2.0**-11 < error(found, wanted) < 2 * DEPTH * 2.0**-8
 
 
 def test_a_function_called_within_xla_has_a_copy_and_stays_itself_outside() -> None:
     chain = Chain()
     inner = tf.function(chain.loss)
-    step = tf.function(lambda: chain.gradients(inner), jit_compile=True)
+    step = compiled(lambda: chain.gradients(inner))
     assert_16_bits(step(), exact())
     assert "under XLA" in tf_amp.plans()[-1].profile
     inner(X)
@@ -76,11 +84,11 @@ def test_a_function_called_within_xla_has_a_copy_and_stays_itself_outside() -> N
 
 def test_a_compiled_function_within_a_compiled_one_is_rewritten_once() -> None:
     chain = Chain()
-    inner = tf.function(chain.loss, jit_compile=True)
-    outer = tf.function(lambda: inner(X), jit_compile=True)
+    inner = compiled(chain.loss)
+    outer = compiled(lambda: inner(X))
     outer()
     assert names_of_plans() == ["loss"]
-    step = tf.function(lambda: chain.gradients(inner), jit_compile=True)
+    step = compiled(lambda: chain.gradients(inner))
     assert_16_bits(step(), exact())
 
 
@@ -99,9 +107,7 @@ def test_loops_and_branches_are_rewritten_where_they_are() -> None:
         def gradients(self, loss_function, x: tf.Tensor = X) -> list[tf.Tensor]:
             return super().gradients(loss_function, x)[:2]
 
-    chain = Looping()
-    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-    assert_16_bits(step(), exact(Looping))
+    assert_16_bits(with_the_tape_inside(Looping()), exact(Looping))
     low = {d.slot.node for p in tf_amp.plans() for d in p.decisions if d.is_low}
     assert {"while/matmul", "cond/matmul"} <= low
 
@@ -126,7 +132,7 @@ def test_variables_are_updated_in_float32(in_loop: bool) -> None:
 
     with tf_amp.float32_scope():
         wanted = train(tf.function)
-    found = train(lambda f: tf.function(f, jit_compile=True))
+    found = train(compiled)
     moved = [w - start for w, start in zip(wanted, WEIGHTS, strict=True)]
     changed = [f - start for f, start in zip(found, WEIGHTS, strict=True)]
     assert 0 < error(changed, moved) < 0.1
@@ -136,7 +142,7 @@ def test_variables_are_updated_in_float32(in_loop: bool) -> None:
 
 def test_what_was_traced_in_a_float32_scope_stays_as_it_is() -> None:
     chain = Chain()
-    loss = tf.function(chain.loss, jit_compile=True)
+    loss = compiled(chain.loss)
     with tf_amp.float32_scope():
         loss(X)
     assert names_of_plans() == []
@@ -146,7 +152,7 @@ def test_what_was_traced_in_a_float32_scope_stays_as_it_is() -> None:
 def test_what_was_traced_while_off_stays_as_it_is() -> None:
     tf_amp.disable()
     chain = Chain()
-    loss = tf.function(chain.loss, jit_compile=True)
+    loss = compiled(chain.loss)
     loss(X)
     tf_amp.enable("bfloat16", opt_level="O2", strict=True, loss_scale="none")
     loss(X)
@@ -155,15 +161,13 @@ def test_what_was_traced_while_off_stays_as_it_is() -> None:
 
 def test_a_scope_alone_is_enough() -> None:
     tf_amp.disable()
-    chain = Chain()
     with tf_amp.mixed_precision_scope(dtype="bfloat16", opt_level="O2"):
-        step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-        assert_16_bits(step(), exact())
+        assert_16_bits(with_the_tape_inside(Chain()), exact())
 
 
 def test_signatures_stay_and_graphs_show_what_was_traced() -> None:
     chain = Chain()
-    loss = tf.function(chain.loss, jit_compile=True)
+    loss = compiled(chain.loss)
     concrete = loss.get_concrete_function(tf.TensorSpec(X.shape))
     definition = concrete.function_def
     assert {arg.type for arg in definition.signature.output_arg} == {1}
@@ -177,7 +181,7 @@ def test_on_a_cpu_nothing_changes_where_speed_decides() -> None:
         "bfloat16", opt_level="O1", strict=True, device_profile="cpu-avx512-bf16"
     )
     chain = Chain()
-    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
+    step = compiled(lambda: chain.gradients(chain.loss))
     definition = step.get_concrete_function().function_def
     assert names_of_plans() == []
     assert not any(map(is_low, definition.node_def))

@@ -91,39 +91,23 @@ print(len(set(labels[-20:])), is_exact({function}), len(tf_amp.plans()))
     assert second == [f"{is_float32} False", settled]
 
 
-@pytest.mark.parametrize("setting", ["tuning off", "determinism"])
-def test_nothing_is_compared_where_plans_may_not_change(
-    setting: str, tmp_path: pathlib.Path
+@pytest.mark.parametrize("tune", ["off", "on"])
+def test_prices_decide_without_tuning_and_where_the_caller_keeps_state(
+    tune: str, tmp_path: pathlib.Path
 ) -> None:
-    before = "tf.config.experimental.enable_op_determinism()\n"
     code = f"""
-{before if setting == "determinism" else ""}
-tf_amp.enable(dtype="bfloat16")
-for _ in range(30):
-    product(X)
-print(set(labels), len(tf_amp.plans()))
-"""
-    tune = {"TF_AMP_TUNE": "off"} if setting == "tuning off" else {}
-    assert run(code, tmp_path, **tune)[-1] == "{''} 1"
-
-
-def test_prices_decide_where_the_caller_keeps_state(tmp_path: pathlib.Path) -> None:
-    lines = run(
-        """
 tf.random.set_seed(1)
 
 @tf.function
 def calling(x):
     return product(x + tf.random.normal([], seed=2))
 
-tf_amp.enable(dtype="bfloat16")
+tf_amp.enable(dtype="bfloat16", tune={tune!r})
 for _ in range(30):
-    calling(X)
+    ({tune!r} == "on" and calling or product)(X)
 print(set(labels), len(tf_amp.plans()))
-""",
-        tmp_path,
-    )
-    assert lines[-1] == "{''} 1"
+"""
+    assert run(code, tmp_path)[-1] == "{''} 1"
 
 
 def test_forward_and_backward_functions_are_compared(tmp_path: pathlib.Path) -> None:
