@@ -21,7 +21,7 @@ from grappler_pass import _grappler_c_api
 from grappler_pass._tensorflow_private import load_plugin
 from grappler_pass.errors import ShimError
 from grappler_pass.fork_safety import per_process, renewed_lock
-from grappler_pass.graph.shapes import Shapes, shapes_from_grappler_item
+from grappler_pass.graph.shapes import Shapes, shape_from_proto
 
 DEVICE_TYPES = ("CPU", "GPU")
 
@@ -58,7 +58,12 @@ class GrapplerItem:
         """
         address = self._valid_address()
         try:
-            return shapes_from_grappler_item(address, node_names)
+            return {
+                name: tuple(shape_from_proto(each.shape) for each in outputs)
+                for name, outputs in _grappler_c_api.output_properties(
+                    address, node_names
+                )
+            }
         except _grappler_c_api.GrapplerApiError as error:
             logging.log_first_n(
                 logging.WARNING, "Graphs are planned without shapes: %s", 1, error

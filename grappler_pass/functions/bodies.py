@@ -189,7 +189,8 @@ class _Functions:
             arguments = list(enumerate(node.inputs[call.first :]))
             weight = body.weight * view.weight(node.index)
             if node.op in WHILE_OPS:
-                weight *= trip_count_of(view, node.index, self._library)
+                bound = min(_bounds(view, node, self._library), default=None)
+                weight *= TRIP_COUNT_GUESS if bound is None else max(1.0, bound)
             shapes = (known_shape(body.shapes(), view, port) for _, port in arguments)
             contents = (tuple(_contents(view, port)) for _, port in arguments)
             known = map(Known, shapes, contents)
@@ -287,12 +288,6 @@ def _contents(view: GraphView, port: Port) -> Iterator[tuple[int, Shape | None]]
             if sizes.ndim:
                 shape = tuple(int(size) if size >= 0 else None for size in sizes)
         yield attr["element_dtype"].type, shape
-
-
-def trip_count_of(view: GraphView, node: int, library: Library) -> float:
-    """Return how often the body of loop number `node` of a graph runs; else a guess."""
-    bounds = tuple(_bounds(view, view.nodes[node], library))
-    return max(1.0, min(bounds)) if bounds else TRIP_COUNT_GUESS
 
 
 def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:

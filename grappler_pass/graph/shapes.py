@@ -1,21 +1,20 @@
 """Static shapes of every output of a graph.
 
-Inside the optimizer TensorFlow's own inference is asked through its C API, which has
-the graph already; elsewhere the GraphDef is imported. Where neither shows it, a shape
-is None (rank unknown) or one of its sizes is None. Shapes price a plan, they never
-decide what is correct: an empty mapping is a legal answer.
+Inside the optimizer TensorFlow's own inference is asked through its C API (`plugin`),
+which has the graph already; elsewhere the GraphDef is imported. Where neither shows it,
+a shape is None (rank unknown) or one of its sizes is None. Shapes price a plan, they
+never decide what is correct: an empty mapping is a legal answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
-from grappler_pass import _grappler_c_api
 from grappler_pass.graph.view import GraphView, Port
 
 # Before this version of graphs, no sizes of a placeholder were not a scalar's shape but
@@ -24,22 +23,6 @@ _SCALARS_SINCE = 24
 
 Shape = tuple[int | None, ...]
 Shapes = Mapping[str, tuple[Shape | None, ...]]
-
-
-def shapes_from_grappler_item(item: int, node_names: Sequence[str]) -> Shapes:
-    """Return the shapes that TensorFlow infers for a Grappler item.
-
-    Args:
-      item: address of the TF_GrapplerItem; valid during the optimizer's call only.
-      node_names: nodes to ask for; a node without outputs is left out of the result.
-
-    Raises:
-      GrapplerApiError: the C API is missing or the inference failed.
-    """
-    return {
-        name: tuple(shape_from_proto(each.shape) for each in outputs)
-        for name, outputs in _grappler_c_api.output_properties(item, node_names)
-    }
 
 
 def shapes_from_graph_def(graph_def: GraphDef) -> Shapes:

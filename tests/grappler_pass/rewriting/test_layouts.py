@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs import DeviceProfile, OpCall, Price
+from grappler_pass.graph.editing import Graph, new_constant, new_node
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
@@ -21,10 +22,7 @@ from grappler_pass.planning.plan import Cause
 from grappler_pass.rewriting.layouts import with_constant_axes, without_pairs
 from tests.text_graph import graph_from_text, text_from_graph
 
-SHAPE = 8, 64, 32, 32
-KERNEL = 3, 3, 64, 64
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
-TO_FIRST, TO_LAST = [0, 3, 1, 2], [0, 2, 3, 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,40 +52,32 @@ class Prices:
 
 def convolution() -> GraphDef:
     """Return a convolution on a GPU that is written with channels first."""
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, SHAPE, name="x")
-        w = tf.compat.v1.placeholder(tf.float32, KERNEL, name="w")
-        y = tf.nn.conv2d(x, w, 1, "SAME", data_format="NCHW", name="conv")
-        tf.identity(y, name="y")
-    graph_def = graph.as_graph_def()
-    for node in graph_def.node:
-        node.device = GPU
-    return graph_def
+    return graph_from_text(
+        f"""
+        x = Placeholder shape=[8,64,32,32] @{GPU}
+        w = Placeholder shape=[3,3,64,64] @{GPU}
+        conv = Conv2D(x, w) strides=[1,1,1,1] padding=SAME data_format=NCHW @{GPU}
+        y = Identity(conv) @{GPU}
+        """
+    )
 
 
 def transposed(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return a graph with transposes around its convolution, as TensorFlow would."""
-    laid_out = GraphDef()
-    laid_out.CopyFrom(graph_def)
-    nodes = {node.name: node for node in laid_out.node}
-    conv = nodes["conv"]
-    readers = [node for node in laid_out.node if "conv" in node.input]
+    graph = Graph(graph_def)
+    conv, readers = graph.edit("conv"), graph.readers("conv")
     conv.attr["data_format"].s = b"NHWC"
+    dtype = conv.attr["T"].type
     for name, order, source in (
-        ("before", TO_LAST, conv.input[0]),
-        ("after", TO_FIRST, "conv"),
+        ("before", [0, 2, 3, 1], conv.input[0]),
+        ("after", [0, 3, 1, 2], "conv"),
     ):
-        axes = laid_out.node.add(name=f"{name}/axes", op="Const", device=GPU)
-        axes.attr["dtype"].type = tf.int32.as_datatype_enum
-        axes.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(order))
-        node = laid_out.node.add(name=name, op="Transpose", device=GPU)
-        node.input.extend([source, axes.name])
-        node.attr["T"].type = conv.attr["T"].type
-        node.attr["Tperm"].type = tf.int32.as_datatype_enum
-    conv.input[0] = "before"
-    for reader in readers:
-        reader.input[list(reader.input).index("conv")] = "after"
-    return laid_out
+        axes = graph.add(new_constant(f"{name}/axes", order, device=GPU))
+        types = {"T": dtype, "Tperm": types_pb2.DT_INT32}
+        graph.add(new_node("Transpose", name, [source, axes], GPU, **types))
+    graph.read("conv", 0, "before")
+    graph.replace(readers, "after")
+    return graph.to_graph_def()
 
 
 def rewritten(
