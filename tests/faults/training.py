@@ -274,8 +274,8 @@ _OF_CHECKPOINTS = (
     Fault(
         "A restored training begins with a fresh loss scale.",
         "tf_amp/training/checkpoint_record.py",
-        "return {**saved.values, **given(loss_scale)}",
-        "return {**fresh, **given(loss_scale)}",
+        "return {**saved.values, **chosen_values(loss_scale)}",
+        "return {**fresh, **chosen_values(loss_scale)}",
         (f"{_CHECKPOINTS}/test_checkpoints.py::test_a_state_in_use_is_set_back",),
     ),
     Fault(

@@ -16,7 +16,7 @@ _KINDS = ("CPU", "GPU")
 
 @functools.cache
 def grappler() -> Any | None:
-    """Return the module that runs Grappler on a graph at hand; None where gone."""
+    """Return the module that runs Grappler on a graph; None where gone."""
     try:
         module = importlib.import_module("tensorflow.python.grappler.tf_optimizer")
         return module if hasattr(module, "OptimizeGraph") else None
@@ -133,7 +133,7 @@ def builder_graphs(builder: Any) -> list[Any]:
 def is_exporting() -> bool:
     """Return whether functions are being traced for a SavedModel, on this thread.
 
-    TensorFlow traces them anew for it.
+    TensorFlow traces them again for it.
     """
     module = importlib.import_module("tensorflow.python.saved_model.save_context")
     return bool(module.in_save_context())

@@ -64,7 +64,7 @@ class Record:
 
     Attributes:
       loss_scales: in the order in which they were first used.
-      plans: by what the graph is known by again.
+      plans: by what identifies the graph in another process.
       has_optimizer: whether weights were updated by an optimizer, not by hand.
       step: identifies the weights it belongs to, see `checkpoints.key_of`; empty where
         these are in the same file.
@@ -247,7 +247,7 @@ class Restored:
                 return None
             self.taken[id(loss_scale)] = (loss_scale, places[0])
         saved = self.scales[self.taken[id(loss_scale)][1]]
-        return {**saved.values, **given(loss_scale)}
+        return {**saved.values, **chosen_values(loss_scale)}
 
     def left(self) -> tuple[SavedScale, ...]:
         """Return what no loss scale has taken."""
@@ -403,7 +403,7 @@ def kind_of(loss_scale: LossScale) -> str:
     return type(loss_scale).__name__
 
 
-def given(loss_scale: LossScale) -> Values:
+def chosen_values(loss_scale: LossScale) -> Values:
     """Return what the program has chosen, whatever was saved."""
     is_constant = isinstance(loss_scale, StaticLossScale) and (
         type(loss_scale).adjust is LossScale.adjust
@@ -412,7 +412,7 @@ def given(loss_scale: LossScale) -> Values:
 
 
 def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:
-    """Say that a checkpoint holds no state, so that a loss scale starts anew."""
+    """Say that a checkpoint holds no state, so that a loss scale starts fresh."""
     Code.NO_SCALE_IN_CHECKPOINT.warn(
         "The checkpoint %s holds no state of a loss scale: %s starts at %g.",
         path,

@@ -52,7 +52,7 @@ from tf_amp.training.checkpoint_record import (
     Record,
     SavedScale,
     Values,
-    given,
+    chosen_values,
     is_usable,
     kind_of,
     mismatch,
@@ -125,8 +125,8 @@ def put_record_back(
 
     def weights() -> Handles | None:
         """Return those that there are by now; None once all of it is gone."""
-        known = [reference() for reference in references]
-        alive = [one for one in known if one is not None]
+        objects = [reference() for reference in references]
+        alive = [one for one in objects if one is not None]
         children_of = tf.train.TrackableView.children
         parts = reached(alive, lambda one: children_of(one).values(), key=id)
         return _weights_among(parts) if alive else None
@@ -389,7 +389,7 @@ def _restore_names(
     for state in states_of(sess.graph):
         if not restored.keys().isdisjoint(state.packed_by_name(state.fresh)):
             values = _saved_values(state, reader, path) or state.fresh
-            packed = state.packed_by_name({**values, **given(state.loss_scale)})
+            packed = state.packed_by_name({**values, **chosen_values(state.loss_scale)})
             feeds |= {restored[n]: v for n, v in packed.items() if n in restored}
     restore(saver, _Feeding(sess, feeds) if feeds else sess, save_path)
 

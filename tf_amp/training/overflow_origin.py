@@ -73,20 +73,20 @@ class OverflowOrigin(NamedTuple):
         return f"{self.op} ({self.kind}, {self.dtype}){where}, {what}"
 
 
-def origin_from(found: Any) -> OverflowOrigin:
+def origin_from(culprit: Any) -> OverflowOrigin:
     """Say where a node of a rewritten graph stands in the user's program.
 
     Args:
-      found: as `overflow.search` finds it.
+      culprit: what `overflow_search` says made the first infinity or NaN.
     """
-    node = found.node
-    if found.is_scale:
-        return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
+    node = culprit.node
+    if culprit.is_scale:
+        return OverflowOrigin("the loss scale", node.op, "", culprit.dtype, True)
     name = without_call_scopes(node.name)
     forward_ops = forward_names(node)
     forward = (forward_ops or (differentiated(name) or name,))[-1]
     layer = forward.rpartition("/")[0]
-    return OverflowOrigin(name, node.op, layer, found.dtype, found.is_gradient)
+    return OverflowOrigin(name, node.op, layer, culprit.dtype, culprit.is_gradient)
 
 
 def outcome_of(running: bytes, counts: tuple[int, int], is_gradient: bool) -> str:
@@ -306,7 +306,7 @@ class Watch:
             _join_threads()
 
     def _look_into(self, inputs: Sequence[Any], variables: Any) -> None:
-        """Begin to run a step again, once all is at hand that the program has."""
+        """Begin to run a step again, with all that it needs of the program."""
         from tf_amp.training.overflow_search import Search
 
         given, running = self._graphs()
@@ -345,17 +345,17 @@ class Watch:
         """
         helps = False
         with _unknown_where_it_fails():
-            found = search.first_not_finite()
-            if found is not None:
-                self.origin = origin_from(found)
+            culprit = search.first_not_finite()
+            if culprit is not None:
+                self.origin = origin_from(culprit)
                 _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
                 if host.current().is_news(self.origin):
                     code = Code.OVERFLOW_ORIGIN
                     tell = code.inform if self.origin.is_gradient else code.warn
                     outcome = outcome_of(running, counts, self.origin.is_gradient)
                     tell("not finite first: %s; %s", self.origin, outcome)
-            if found is not None and before is not None:
-                name, too_large = found.node.name, before.too_large()
+            if culprit is not None and before is not None:
+                name, too_large = culprit.node.name, before.too_large()
                 names = (name, *search.feeding(name), *too_large)
                 helps = self._return_to_float32(names)
         if before is not None and not helps:
@@ -431,7 +431,7 @@ def _watches_of(graph: Any) -> list[Watch]:
 def _begin(look: Callable[[], None]) -> bool:
     """Look into an overflow in a thread of its own, unless that many do so already.
 
-    Training goes on meanwhile; `run_in_own_thread` is for what somebody waits for.
+    Training goes on meanwhile; `run_in_own_thread` is for what a caller waits for.
     """
     # Not a daemon, as the runtime's own threads are: an interpreter that ends while one
     # is inside TensorFlow takes the process down.

@@ -2,7 +2,7 @@
 
 The graph is the one that the runtime has, rewritten and with its casts, cut down to
 what leads to the question whether gradients are finite. What came in is given, and
-variables have the values they had. Random operations draw anew, from a state of their
+variables have the values they had. Random operations draw again, from a state of their
 own, and of loops and branches only what comes out of them is looked at. From the
 question the search goes back through the values that are not finite.
 
@@ -67,7 +67,7 @@ class NotReplayableError(AmpError):
     """A step cannot be run again by itself; the message says why."""
 
 
-class Found(NamedTuple):
+class NotFinite(NamedTuple):
     """Where values ceased to be finite.
 
     Attributes:
@@ -146,14 +146,14 @@ class Search:
             else:
                 self._add_copy(node, given)
 
-    def first_not_finite(self) -> Found | None:
+    def first_not_finite(self) -> NotFinite | None:
         """Return what makes the first infinity or NaN; None where there is none.
 
         Raises:
           NotReplayableError: it takes too long.
         """
         if not math.isfinite(self._scale_value):
-            return Found(self._scale.proto, "float32", is_scale=True)
+            return NotFinite(self._scale.proto, "float32", is_scale=True)
         origin = self._origin(self._nodes_within(math.inf))
         if origin is None:
             return None
@@ -163,7 +163,7 @@ class Search:
         if node.op == "Cast" and REWRITTEN in node.proto.attr:
             # The cast cannot hold what the node before it has computed.
             node = self._view.nodes[node.inputs[0].node]
-        return Found(node.proto, dtype, is_gradient=is_gradient(self._view, node))
+        return NotFinite(node.proto, dtype, is_gradient=is_gradient(self._view, node))
 
     def too_large(self) -> list[str]:
         """Name what makes or reads values that float16 cannot hold.
@@ -268,7 +268,7 @@ class Search:
     def _origin(self, finite: Mapping[int, bool]) -> int | None:
         """Return the first node of those that lead to what is not finite.
 
-        Followed are values that are not finite, and those that nobody could look at: a
+        Followed are values that are not finite, and those that cannot be fetched: a
         mask of -inf that a softmax has made finite leads nowhere.
         """
         place = {index: i for i, index in enumerate(self._needed)}
@@ -281,7 +281,7 @@ class Search:
             return [i for i in before(index) if not finite.get(i, False)]
 
         def leads_to_infinity(index: int) -> bool:
-            """Return whether it is not finite, or what nobody could look at before."""
+            """Return whether it is not finite, or what cannot be fetched before it."""
             unseen = reached([index], lambda i: () if i in finite else before(i))
             return any(not finite.get(i, True) for i in unseen)
 

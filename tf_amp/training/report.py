@@ -1,4 +1,4 @@
-"""What a loss scale has come to, for people and callbacks, and how they change it."""
+"""What a loss scale has come to, for users and callbacks, and how they change it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def set_loss_scale(
     """Let the next step begin with another scale; nothing is traced again for that.
 
     The scale grows and backs off from there as before, and the steps until it grows are
-    counted anew. Not to be called while a step runs.
+    counted from zero. Not to be called while a step runs.
 
     Args:
       value: what losses are to be multiplied by, a power of two between the loss

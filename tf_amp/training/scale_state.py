@@ -166,7 +166,7 @@ class ScaleState:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it has scaled gradients of weights that are no more."""
+        """Return whether it has scaled gradients of weights that are gone."""
         return bool(self._shapes) and not self.weights
 
     def suits(self, handle: Any) -> bool:
@@ -318,7 +318,7 @@ class ScaleState:
         keys = tf.compat.v1.GraphKeys
         is_global = place_here() is None
         collection = keys.GLOBAL_VARIABLES if is_global else keys.LOCAL_VARIABLES
-        # Whatever scope gradients are taken in: a Saver goes by the name.
+        # Whatever scope gradients are taken in: a Saver knows it by name.
         with tf.compat.v1.name_scope(None):
             return tf.compat.v1.Variable(
                 self._initial[kind],

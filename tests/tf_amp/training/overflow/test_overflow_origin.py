@@ -15,7 +15,7 @@ from tests.processes import run_python
 from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training import overflow_origin
-from tf_amp.training.overflow_search import Found
+from tf_amp.training.overflow_search import NotFinite
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")
@@ -411,7 +411,7 @@ def test_of_thousands_of_retraces_the_latest_graphs_and_origins_are_kept(told):
             self.node = NodeDef(name=f"op_{number}", op="MatMul")
 
         def first_not_finite(self):
-            return Found(self.node, "float16")
+            return NotFinite(self.node, "float16")
 
     graph = tf.Graph()
     watches = [overflow_origin.Watch(graph, LossScale()) for _ in range(2000)]
