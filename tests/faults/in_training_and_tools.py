@@ -286,8 +286,8 @@ _OF_BLOCKS_AND_PLACES = (
     Fault(
         "The shares of a batch do not sum up to it.",
         "tf_amp/placement/shares.py",
-        "while sum(counts) < total:",
-        "while sum(counts) < total - 1:",
+        "while sum(counts) < global_batch:",
+        "while sum(counts) < global_batch - 1:",
         (
             f"{_PLACEMENT}/test_batch_shares.py::"
             "test_shares_sum_to_the_batch_and_none_is_idle",

@@ -145,32 +145,20 @@ def _filled(
     for point in product(*axes):
         seconds = measured.get((case.op_class, dtype, point))
         if seconds is None and case.fits(point):
-            seconds = _least_larger(case, dtype, point, measured)
-            if seconds is None:
+            larger = [
+                taken
+                for (op_class, name, other), taken in measured.items()
+                if (op_class, name) == (case.op_class, dtype)
+                and all(a >= b for a, b in zip(other, point, strict=True))
+            ]
+            if not larger:
                 return None
+            seconds = min(larger)
         here[point] = _extended(point, axes, here) if seconds is None else seconds
     lengths, found = [len(axis) for axis in axes], list(here.values())
     if {"m", "n"} <= case.axes.keys():
         found = no_slower_than_parts(case.axes, found)
     return monotone(lengths, found)
-
-
-def _least_larger(
-    case: Case,
-    dtype: str,
-    point: Point,
-    measured: Mapping[tuple[str, str, Point], float],
-) -> float | None:
-    """Return the seconds of the fastest point that is larger; None of none."""
-    return min(
-        (
-            seconds
-            for (op_class, name, other), seconds in measured.items()
-            if (op_class, name) == (case.op_class, dtype)
-            and all(large >= small for large, small in zip(other, point, strict=True))
-        ),
-        default=None,
-    )
 
 
 def _extended(

@@ -122,7 +122,17 @@ def batch_shares(
             f"{max(1, least * len(best))}, one example for each of {len(best)} devices."
         )
     rates = [rate for _, rate in best.values()]
-    counts = _proportional(global_batch, rates, least)
+    # Proportions are rounded so that the slowest replica takes the shortest time: each
+    # further example goes to where it is done first.
+    shares = (math.floor(global_batch * rate / sum(rates)) for rate in rates)
+    counts = [max(least, share) for share in shares]
+    while sum(counts) > global_batch:
+        spare = [i for i, count in enumerate(counts) if count > least]
+        slowest = max(spare, key=lambda i: counts[i] / rates[i])
+        counts[slowest] -= 1
+    while sum(counts) < global_batch:
+        soonest = min(range(len(rates)), key=lambda i: (counts[i] + 1) / rates[i])
+        counts[soonest] += 1
     rows = zip(best.items(), counts, strict=True)
     return Shares(tuple(Share(d, dtype, n, rate) for (d, (dtype, rate)), n in rows))
 
@@ -147,22 +157,6 @@ def _fastest(device: str, given: float | Mapping[str, float]) -> tuple[str, floa
     if rates.get("float32", 0.0) * (1.0 + _MARGIN) >= rates[fastest]:
         fastest = "float32"
     return fastest, float(rates[fastest])
-
-
-def _proportional(total: int, rates: list[float], least: int) -> list[int]:
-    """Round proportions so that the slowest replica takes the shortest time.
-
-    Each further example goes to where it is done first.
-    """
-    counts = [max(least, math.floor(total * rate / sum(rates))) for rate in rates]
-    while sum(counts) > total:
-        spare = [i for i, count in enumerate(counts) if count > least]
-        slowest = max(spare, key=lambda i: counts[i] / rates[i])
-        counts[slowest] -= 1
-    while sum(counts) < total:
-        soonest = min(range(len(rates)), key=lambda i: (counts[i] + 1) / rates[i])
-        counts[soonest] += 1
-    return counts
 
 
 def measured_throughputs(

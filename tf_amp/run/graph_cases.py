@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
@@ -125,8 +124,26 @@ def tensors_in(
     """Return where the sandbox of a graph has the tensors that are watched, by name."""
     given = {node.name: node for node in graph_def.node}
     made = {node.name: node for node in sandbox.graph_def.node}
-    ports = {each.name: _port_of(each, given, made) for each in watched}
-    return {name: port for name, port in ports.items() if port is not None}
+    ports: dict[str, tuple[str, int]] = {}
+    for each in watched:
+        name, output = each.node, each.output
+        if name not in given:
+            continue
+        if each.input is not None:
+            name, output = split_input(given[name].input[each.input])
+        while name in given and (
+            passes_on(given[name].op)
+            or (given[name].op == "Cast" and REWRITTEN in given[name].attr)
+        ):
+            passed = input_behind(given[name].op, output)
+            name, output = split_input(given[name].input[passed])
+        source = f"{name}{SOURCE}{output}"
+        # What is left out has a synthetic tensor in its place, or nothing.
+        if name in made and made[name].op != "NoOp":
+            ports[each.name] = name, output
+        elif name in made and source in made:
+            ports[each.name] = source, 0
+    return ports
 
 
 def with_run_shapes(case: GraphCase) -> GraphCase:
@@ -180,9 +197,19 @@ def execute(
 
     Wanted are tensors by name, each as a node and the number of its output.
     """
-    graphs = {_PREFIX: _seeded(sandbox, values)}
+    seeded = copy.deepcopy(sandbox.graph_def)
+    for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
+        # Else an op would draw other numbers in every Session.
+        takes_seeds = is_random(node.op) and _SEEDS <= set(node.attr)
+        if takes_seeds and not any(node.attr[name].i for name in _SEEDS):
+            node.attr["seed"].i = _SEED
+            node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
+        name = node.attr["shared_name"].s.decode() if node.op in VARIABLES else ""
+        if name in values:
+            shape = tf.TensorShape(values[name].shape).as_proto()
+            node.attr["shape"].shape.CopyFrom(shape)
     try:
-        with GraphRun(graphs, sandbox.contents, values) as run:
+        with GraphRun({_PREFIX: seeded}, sandbox.contents, values) as run:
             tensors = {
                 name: run.tensor(f"{_PREFIX}/{node}", output)
                 for name, (node, output) in wanted.items()
@@ -213,42 +240,3 @@ def rounded(value: Array, low_dtype: str) -> Array:
         low = low.astype(np.float32)
     fits: Array = np.where(np.isfinite(low), low, value)
     return fits
-
-
-def _port_of(
-    watched: Watched, given: Mapping[str, NodeDef], made: Mapping[str, NodeDef]
-) -> tuple[str, int] | None:
-    """Return where the sandbox of a graph has a tensor; None where it has not."""
-    if watched.node not in given:
-        return None
-    name, output = watched.node, watched.output
-    if watched.input is not None:
-        name, output = split_input(given[name].input[watched.input])
-    while name in given and (
-        passes_on(given[name].op)
-        or (given[name].op == "Cast" and REWRITTEN in given[name].attr)
-    ):
-        passed = input_behind(given[name].op, output)
-        name, output = split_input(given[name].input[passed])
-    if name not in made:
-        return None
-    source = f"{name}{SOURCE}{output}"
-    if made[name].op == "NoOp":
-        return (source, 0) if source in made else None
-    return name, output
-
-
-def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
-    """Return a sandbox's graph with seeds for its random ops, and given shapes."""
-    seeded = copy.deepcopy(sandbox.graph_def)
-    for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
-        # Else an op would draw other numbers in every Session.
-        takes_seeds = is_random(node.op) and _SEEDS <= set(node.attr)
-        if takes_seeds and not any(node.attr[name].i for name in _SEEDS):
-            node.attr["seed"].i = _SEED
-            node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
-        name = node.attr["shared_name"].s.decode() if node.op in VARIABLES else ""
-        if name in values:
-            shape = tf.TensorShape(values[name].shape).as_proto()
-            node.attr["shape"].shape.CopyFrom(shape)
-    return seeded

@@ -370,7 +370,15 @@ class Chooser:
         where = f"{name} ({op}) in {use.function or 'the graph'}"
         if op in _HARMLESS:
             return ""
-        if op in READ_OPS or _reads_reference(use):
+        # What takes the value of a variable of TensorFlow 1 reads it, too.
+        op_def = (
+            op_def_of(op) if use.function == MAIN and op not in ASSIGNMENTS else None
+        )
+        arguments = op_def.input_arg if op_def else ()
+        takes_handle = any(
+            arg.is_ref or arg.type == types_pb2.DT_RESOURCE for arg in arguments
+        )
+        if op in READ_OPS or (op_def is not None and not takes_handle):
             pattern = self._excluded_by(name)
             return f"{name} is excluded by {pattern!r}" if pattern else ""
         if op not in ASSIGNMENTS:
@@ -379,14 +387,3 @@ class Chooser:
         if is_initial or self._restore_of(use)[0] is not None:
             return ""
         return f"it is updated by {where}"
-
-
-def _reads_reference(use: Use) -> bool:
-    """Return whether a node takes the value of a variable of TensorFlow 1."""
-    op_def = op_def_of(use.node.op)
-    if op_def is None or use.function != MAIN or use.node.op in ASSIGNMENTS:
-        return False
-    types = {arg.type for arg in op_def.input_arg}
-    return not any(arg.is_ref for arg in op_def.input_arg) and (
-        types_pb2.DT_RESOURCE not in types
-    )
