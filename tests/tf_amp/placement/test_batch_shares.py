@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.forking import run_forked
+from tests.two_cpus import run_on_two
 from tf_amp import ConfigError
 from tf_amp.placement import batch_shares, measured_throughputs
 
@@ -76,13 +76,8 @@ def test_what_cannot_be_divided_is_refused(
 
 
 def test_a_step_is_measured_on_each_device_in_each_type() -> None:
-    lines = run_forked(
+    run_on_two(
         """
-        import tensorflow as tf
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        two = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, two)
-        from tf_amp import ConfigError
         from tf_amp.placement import batch_shares, measured_throughputs
 
         value = 1 + 2**-9 + 2**-12
@@ -94,36 +89,24 @@ def test_a_step_is_measured_on_each_device_in_each_type() -> None:
             return y
         rates = measured_throughputs(
             step, tf.eye(256) * value, ["CPU:0", "/device:CPU:1"], rounds=2)
-        print({d: list(r) for d, r in rates.items()})
-        print(sum(s.examples for s in batch_shares(33, rates).shares))
-        devices = {d[-5:] for d in seen if type(d) is str}
-        print(sorted(devices))
-        numbers = {n for n in seen if type(n) is float}
-        print(value in numbers, 1.0 in numbers)
-        try:
-            measured_throughputs(step, tf.eye(8), ["CPU:7"])
-        except ConfigError as error:
-            print(error)
+        both = ["float32", "bfloat16"]
+        assert {d: list(r) for d, r in rates.items()} == {"CPU:0": both, "CPU:1": both}
+        assert sum(s.examples for s in batch_shares(33, rates).shares) == 33
+        assert {d[-5:] for d in seen if type(d) is str} == {"CPU:0", "CPU:1"}
+        assert {value, 1.0} <= {n for n in seen if type(n) is float}
+        words = "devices: there is no CPU:7; TensorFlow sees CPU:0, CPU:1."
+        refused(words, measured_throughputs, step, tf.eye(8), ["CPU:7"])
         """,
         env={"TF_AMP_OPT_LEVEL": "O2"},
-    ).lines()
-    assert lines == [
-        "{'CPU:0': ['float32', 'bfloat16'], 'CPU:1': ['float32', 'bfloat16']}",
-        "33",
-        "['CPU:0', 'CPU:1']",
-        "True True",
-        "devices: there is no CPU:7; TensorFlow sees CPU:0, CPU:1.",
-    ]
+    )
 
 
 def test_a_step_that_is_a_tf_function_is_measured_in_each_type() -> None:
-    done = run_forked(
+    done = run_on_two(
         """
-        import tensorflow as tf
         from tf_amp.placement import measured_throughputs
 
-        value = 1 + 2**-9 + 2**-12
-        x = tf.eye(256) * value
+        x = tf.eye(256) * (1 + 2**-9 + 2**-12)
         seen = []
         def product(x):
             y = x @ tf.eye(256)
@@ -133,24 +116,19 @@ def test_a_step_that_is_a_tf_function_is_measured_in_each_type() -> None:
             @tf.function(input_signature=[tf.TensorSpec((None, 256))])
             def step(self, x):
                 return product(x)
-        def measure(step):
+        inner = tf.function(product)
+        for step, in_16_bits in (
+            (tf.function(product), [False, False, True, True]),
+            (Net().step, [False, False, True, True]),
+            (lambda x: inner(x), [False] * 4),
+        ):
             step(x)
             seen.clear()
             measured_throughputs(step, x, ["CPU:0"], rounds=1)
-            print([number == 1.0 for number in seen])
-        net = Net()
-        inner = tf.function(product)
-        for step in (tf.function(product), net.step):
-            measure(step)
-        measure(lambda x: inner(x))
+            assert [number == 1.0 for number in seen] == in_16_bits
         """,
         env={"TF_AMP_OPT_LEVEL": "O2"},
     )
-    assert done.lines() == [
-        "[False, False, True, True]",
-        "[False, False, True, True]",
-        "[False, False, False, False]",
-    ]
     warnings = [line for line in done.err.splitlines() if "was traced once" in line]
     assert len(warnings) == 1 and "the step calls __inference_product_" in warnings[0]
 
