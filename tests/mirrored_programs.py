@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from tests.forking import run_forked
@@ -64,11 +65,13 @@ def loop(strategy, model, optimizer, batches):
     data = strategy.experimental_distribute_dataset(data)
     return [float(step(x, y)) for x, y in data]
 
-def message(call):
+def refused(words, call, *args, **kwargs):
     try:
-        call()
-    except tf_amp.AmpError as error:
-        return str(error)
+        call(*args, **kwargs)
+    except tf_amp.ConfigError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"not refused: {words}")
 """
 
 
@@ -77,14 +80,17 @@ def sections_of(
 ) -> dict[str, list[str]]:
     """Run PROGRAM and others, one after the other, in one process.
 
-    What is logged goes where results go, so that each section has its own.
+    What is logged goes where results go, and so does what does not hold in one of them,
+    so that each section has its own.
 
     Returns:
-      The lines that each of them prints, by name, or fails with the errors.
+      The lines that each of them prints, by name.
     """
-    code = [f"import {kit} as keras", PROGRAM]
+    code = [f"import {kit} as keras, traceback", PROGRAM]
     for name, program in programs.items():
-        code += [f"print('section {name}', flush=True)", program]
+        code += [f"print('section {name}', flush=True)", "def section():"]
+        code += [textwrap.indent(program, "    "), "try:", "    section()"]
+        code += ["except Exception:", "    traceback.print_exc(file=sys.stdout)"]
     lines = run_forked("\n".join(code)).lines()
     text = "\n" + "\n".join(lines)
     parts = [part.split("\n") for part in text.split("\nsection ")[1:]]

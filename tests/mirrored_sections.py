@@ -1,4 +1,4 @@
-"""What two replicas are put through; each section prints what came of it."""
+"""What two replicas are put through; each section asserts what comes of it."""
 
 # Adam's step is 1e-3 per weight and step, 6 steps; float32 sums in another order, and
 # two halves of a batch averaged, are off by roundings; 16 bits by 2^-8 or 2^-11 of a
@@ -20,15 +20,19 @@ for word, loss_off, weights_off in (
     # By `fit` and in a loop gradients come to the exchange, which alone knows the word.
     if word != "bfloat16":
         history = train(model)
-        print(np.allclose(history, losses, rtol=loss_off), end=" ")
-        print(distance(alone, model) < weights_off, end=" ")
-        print(alike(model.trainable_variables), end=" ")
+        assert np.allclose(history, losses, rtol=loss_off)
+        assert distance(alone, model) < weights_off
+        assert alike(model.trainable_variables)
     if word == "bfloat16" or keras.__name__ == "tf_keras":
         loop(strategy, other, other.optimizer, (X, Y))
-        print(distance(one, other) < weights_off, end=" ")
-        print(alike(other.trainable_variables), end=" ")
-    print(len(strategy.exchanges))
-print(*strategy.exchanges)
+        assert distance(one, other) < weights_off
+        assert alike(other.trainable_variables)
+    assert len(strategy.exchanges) == (word != "float32")
+assert str(*strategy.exchanges).splitlines() == [
+    "4 gradients on 2 replicas, per step",
+    "  before  ReductionToOneDevice float32: 4 collectives, 0.006 MB",
+    "  after   fused float16: 1 collectives, 0.003 MB (50.1% of the bytes)",
+]
 """
 
 SPARSE = """
@@ -46,10 +50,10 @@ one = table_model()
 for each in (model, one):
     data = tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(32)
     each.fit(data, epochs=2, verbose=0)
-print(distance(model, one) < 1e-3)
+assert distance(model, one) < 1e-3
 exchange, = strategy.exchanges
-print(exchange.tensors, exchange.left)
-print(str(exchange).splitlines()[-1])
+assert (exchange.tensors, exchange.left) == (2, 1)
+assert str(exchange).endswith("\\n  1 more, sparse or not float32, as before")
 """
 
 FOREIGN = """
@@ -60,7 +64,9 @@ with strategy.scope():
 try:
     loop(strategy, model, optimizer, (X, Y))
 except Exception as error:
-    print("scope" in str(error), "dense" in str(error) and "kernel" in str(error))
+    assert all(word in str(error) for word in ("scope", "dense", "kernel")), error
+else:
+    raise AssertionError("it was trained")
 """
 
 SAVED = """
@@ -76,13 +82,15 @@ callbacks = [
 ]
 data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(32)
 model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
-print([path.name for path in folder.iterdir()], len(strategy.exchanges))
-print(any(row.is_low for plan in tf_amp.plans() for row in plan.decisions))
+assert [path.name for path in folder.iterdir()] == ["latest.weights.h5"]
+assert len(strategy.exchanges) == 1
+assert any(row.is_low for plan in tf_amp.plans() for row in plan.decisions)
 model.save(folder / "model.keras")
 loaded, other = keras.models.load_model(folder / "model.keras"), build()
 other.load_weights(weights)
-print(type(loaded).__name__, distance(model, loaded), distance(model, other))
-print({w.dtype.name for w in loaded.get_weights()})
+assert type(loaded) is keras.Sequential
+assert distance(model, loaded) == distance(model, other) == 0.0
+assert {w.dtype.name for w in loaded.get_weights()} == {"float32"}
 """
 
 # The infinite row is one of the first replica, then of the second. Both types take the
@@ -90,6 +98,7 @@ print({w.dtype.name for w in loaded.get_weights()})
 OVERFLOW = """
 tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
 for word, rows in (("bfloat16", [3]), ("float16", [3, 27])):
+    scale, skips = 1024, 0
     strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
     with strategy.scope():
         model = build()
@@ -104,12 +113,13 @@ for word, rows in (("bfloat16", [3]), ("float16", [3, 27])):
             data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
             model.fit(data, verbose=0, callbacks=[look])
             _, before, skipped, _, after = seen
-            kept = all(map(np.array_equal, before, skipped))
-            trained = not all(map(np.array_equal, before, after))
-            finite = all(np.isfinite(w).all() for w in after)
+            assert all(map(np.array_equal, before, skipped))
+            assert not all(map(np.array_equal, before, after))
+            assert all(np.isfinite(w).all() for w in after)
             state = tf_amp.loss_scale_state()
-            print(kept, trained, finite, int(state.scale), state.skipped_steps)
-    print(alike(model.trainable_variables), len(strategy.exchanges))
+            scale, skips = scale / 2, skips + 1
+            assert (state.scale, state.skipped_steps) == (scale, skips)
+    assert alike(model.trainable_variables) and len(strategy.exchanges) == 1
 tf_amp.disable()
 """
 
@@ -129,7 +139,8 @@ for word in ("bfloat16", "float16"):
             )
         return strategy.run(on_replica)
     results = [strategy.experimental_local_results(r)[1].numpy() for r in sums()]
-    print(*(r.tolist() for r in results), len(strategy.exchanges))
+    expected = [4098.0, 2049.0, [257.0, 2.0], [5.0, 5.0]]
+    assert [r.tolist() for r in results] == expected and not strategy.exchanges
 """
 
 # At O3 all that may be in 16 bits is; what is exchanged has the same bits nonetheless.
@@ -152,7 +163,7 @@ plain, count = exchanged()
 tf_amp.enable("float16", opt_level="O3", loss_scale="none")
 rewritten, _ = exchanged()
 tf_amp.disable()
-print(np.array_equal(plain, rewritten), np.any(plain), count)
+assert np.array_equal(plain, rewritten) and np.any(plain) and count == 1
 """
 
 EAGER = """
@@ -163,7 +174,7 @@ with strategy.scope():
 def on_replica():
     optimizer.apply([tf.constant([[1.0, -1.0]])], [variable])
 strategy.run(on_replica)
-print(variable.numpy().tolist(), len(strategy.exchanges))
+assert variable.numpy().tolist() == [[0.0, 3.0]] and len(strategy.exchanges) == 1
 """
 
 DISABLED = """
@@ -174,19 +185,26 @@ with strategy.scope():
     model = build("sgd")
 tf_amp.enable("bfloat16")
 tf_amp.disable()
-print(*(hook.method for hook in installed()))
+in_place = [hook.method for hook in installed()]
+assert in_place[-3:] == ["set_model", "_do_run", "wrapped_convert"], in_place
+assert "_all_reduce" not in in_place
 loop(strategy, model, model.optimizer, (X, Y))
-print(private.KERAS_ALL_REDUCE in installed(), len(strategy.exchanges))
+assert private.KERAS_ALL_REDUCE in installed() and len(strategy.exchanges) == 1
 """
 
 ARGUMENTS = """
 make = keras_callbacks.mirrored_strategy
-print(message(lambda: make(["GPU:7", "CPU:0"])))
-print(message(lambda: make(["CPU:0", "/device:CPU:1", "/cpu:0"])))
-print(message(lambda: make([])))
-print(message(lambda: make(all_reduce="float12")))
-print(message(lambda: make(all_reduce="bfloat16", bucket_bytes=0)))
-print(make(["cpu:1", "/cpu:0"]).extended.worker_devices)
+missing = "devices: there is no GPU:7; TensorFlow sees CPU:0, CPU:1."
+refused(missing, make, ["GPU:7", "CPU:0"])
+twice = "devices: received CPU:0, /device:CPU:1, /cpu:0, where CPU:0 occurs twice"
+refused(twice, make, ["CPU:0", "/device:CPU:1", "/cpu:0"])
+refused("received an empty list", make, [])
+word = "all_reduce: received 'float12'; allowed are float32, "
+refused(word, make, all_reduce="float12")
+size = "mirrored_strategy: bucket_bytes=0; allowed are ints from 1"
+refused(size, make, all_reduce="bfloat16", bucket_bytes=0)
+devices = make(["cpu:1", "/cpu:0"]).extended.worker_devices
+assert [device[-5:] for device in devices] == ["CPU:1", "CPU:0"]
 """
 
 ONE_DEVICE = """
@@ -195,7 +213,7 @@ with strategy.scope():
     model = build()
 alone = build()
 train(model), train(alone)
-print(distance(model, alone), strategy.exchanges)
+assert distance(model, alone) == 0.0 and strategy.exchanges == ()
 """
 
 LATE = """
