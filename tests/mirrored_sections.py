@@ -180,13 +180,14 @@ assert variable.numpy().tolist() == [[0.0, 3.0]] and len(strategy.exchanges) == 
 DISABLED = """
 from tf_amp._tensorflow_private import workers as private
 from tf_amp._tensorflow_private import installed
+from tf_amp._tensorflow_private.graphs import CONVERT_TO_TFLITE
 strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
 with strategy.scope():
     model = build("sgd")
 tf_amp.enable("bfloat16")
 tf_amp.disable()
 in_place = [hook.method for hook in installed()]
-assert in_place[-3:] == ["set_model", "_do_run", "wrapped_convert"], in_place
+assert in_place[-3:] == ["set_model", "_do_run", CONVERT_TO_TFLITE.method], in_place
 assert "_all_reduce" not in in_place
 loop(strategy, model, model.optimizer, (X, Y))
 assert private.KERAS_ALL_REDUCE in installed() and len(strategy.exchanges) == 1

@@ -13,8 +13,6 @@ OF_KERAS_3 = {
     "only gradients travel in 16 bits": sections.OTHERS,
     "eager steps are exchanged too": sections.EAGER,
     "disabling undoes the hook until the strategy runs again": sections.DISABLED,
-    "the pass leaves the exchange alone": sections.REWRITTEN,
-    "an overflow on either replica skips the step on both": sections.OVERFLOW,
 }
 OF_EITHER = {
     "fit and loops equal one device at the same global batch": sections.TRAINING,
@@ -22,7 +20,12 @@ OF_EITHER = {
     "what is written is the model and loads without a strategy": sections.SAVED,
     "a variable of another scope cannot be trained": sections.FOREIGN,
 }
-PROGRAMS = {"keras": {**OF_KERAS_3, **OF_EITHER}, "tf_keras": OF_EITHER}
+# Last: weights that are saved would have the loss scale beside them.
+SCALED = {
+    "the pass leaves the exchange alone": sections.REWRITTEN,
+    "an overflow on either replica skips the step on both": sections.OVERFLOW,
+}
+PROGRAMS = {"keras": {**OF_KERAS_3, **OF_EITHER, **SCALED}, "tf_keras": OF_EITHER}
 
 
 @pytest.fixture(scope="module")
