@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.step_functions import number, steps_up_to
-from keras_callbacks.summaries import STEPS_AT_ONCE
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.training import checkpoint_record, scale_state
 from tf_amp.training.checkpoint_record import kind_of
@@ -304,7 +303,6 @@ class LossScaleMonitor(ScaleMonitor):
         super().begin()
         self.latest = ScaleReading()
         self._read_at = 0
-        self._unread: list[tuple[int, Callable[[], ScaleReading]]] = []
         progress = self.sibling("ProgbarLogger")
         shown_as_is = getattr(progress, "stateful_metrics", None)
         if isinstance(shown_as_is, set):
@@ -318,9 +316,7 @@ class LossScaleMonitor(ScaleMonitor):
             return
         readings.end_batch(batch, self.params)
         if self._summaries.are_wanted and (unread := readings.unread()):
-            self._unread.append((readings.steps, unread))
-        if len(self._unread) >= STEPS_AT_ONCE:
-            self._write_steps()
+            self._summaries.add_step(readings.steps, lambda: unread().as_logs())
         if not self._shows_batches:
             return
         if readings.steps == 1 or readings.steps - self._read_at >= self._every:
@@ -335,15 +331,11 @@ class LossScaleMonitor(ScaleMonitor):
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Read once, and write it into the logs of the epoch."""
-        self._write_steps()
+        self._summaries.write_steps()
         self._read()
         if logs is not None:
             logs.update(self.latest.as_logs())
         self._summaries.write(self.latest.as_logs(), epoch)
-
-    def _write_steps(self) -> None:
-        unread, self._unread = self._unread, []
-        self._summaries.write_steps((step, read().as_logs()) for step, read in unread)
 
     def _read(self) -> None:
         if self._readings is not None:

@@ -25,7 +25,6 @@ from keras_callbacks.step_functions import (
     steps_up_to,
     wrapping,
 )
-from keras_callbacks.summaries import STEPS_AT_ONCE
 from tf_amp.compare.alternation import FEWEST_PAIRS, Verdict, in_turn
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
@@ -175,14 +174,14 @@ class StepTimeMonitor(Monitor):
         self._alternation: Alternation | None = None
         self._is_to_compare = self._compare > 0
         self._begun: list[tuple[int, float]] = []
-        self._steps_before = self._written = self._compared = 0
+        self._steps_before = self._compared = 0
         self._writing_s = 0.0
         self.latest = StepTimes()
 
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begin to count; in the first epoch, to compare."""
-        self._begun, self._compared, self._written = [], 0, 0
+        self._begun, self._compared = [], 0
         if not self._is_to_compare:
             return
         self._is_to_compare = False
@@ -211,8 +210,10 @@ class StepTimeMonitor(Monitor):
             self._compared = len(self._begun) + 1
         now = time.perf_counter()
         self._begun.append((batch, now - self._writing_s))
-        if len(self._begun) - self._written > STEPS_AT_ONCE:
-            self._write_steps()
+        if self._summaries.are_wanted and len(self._begun) > 1:
+            (seconds,) = _seconds_of(self._begun[-2:])
+            scalars = {"step_ms": seconds * _MILLI}
+            self._summaries.add_step(self._steps_before + batch, lambda: scalars)
             self._writing_s += time.perf_counter() - now
 
     @never_raising
@@ -234,7 +235,7 @@ class StepTimeMonitor(Monitor):
     def _end_steps(self) -> None:
         if not self._begun:
             return
-        self._write_steps()
+        self._summaries.write_steps()
         begun, self._begun = self._begun, []
         last = begun[-1][0] + step_functions.steps_per_call(self.model) - 1
         steps = steps_up_to(last, self.params)
@@ -244,12 +245,6 @@ class StepTimeMonitor(Monitor):
         # An epoch that is all of these still has steps.
         kept = seconds[left_out:] or seconds[_LEFT_OUT:] or seconds
         self.latest = StepTimes(tuple(kept), self._examples_per_step(steps))
-
-    def _write_steps(self) -> None:
-        begun, self._written = self._begun[self._written :], len(self._begun) - 1
-        numbers = (self._steps_before + batch for batch, _ in begun[1:])
-        times = ({"step_ms": seconds * _MILLI} for seconds in _seconds_of(begun))
-        self._summaries.write_steps(zip(numbers, times, strict=True))
 
     def _examples_per_step(self, steps: int) -> float | None:
         """Return the batch size, by what the model's loss was averaged over so far."""

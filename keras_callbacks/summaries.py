@@ -12,7 +12,7 @@ import platform
 import textwrap
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -126,17 +126,25 @@ class Summaries:
         folder = getattr(tensorboard, "log_dir", None)
         self.are_wanted = bool(folder) and writes(model)
         self._folder = os.path.join(os.fspath(folder or ""), FOLDER)
+        self._steps: list[tuple[int, Callable[[], Scalars]]] = []
 
     def write(self, scalars: Scalars, epoch: int) -> None:
         """Write scalars of an epoch under their names."""
         self._write([(epoch, _scalars("", scalars))])
 
-    def write_steps(self, rows: Iterable[tuple[int, Scalars]]) -> None:
-        """Write rows of scalars under their names behind `step/`.
+    def add_step(self, step: int, read: Callable[[], Scalars]) -> None:
+        """Have scalars written under their names behind `step/`, some steps at once.
 
-        Each is of one step, by its number in this `fit`, from 1 on.
+        They are read then. The step is by its number in this `fit`, from 1 on.
         """
-        self._write((step, _scalars("step/", scalars)) for step, scalars in rows)
+        self._steps.append((step, read))
+        if len(self._steps) >= STEPS_AT_ONCE:
+            self.write_steps()
+
+    def write_steps(self) -> None:
+        """Write the steps that were added and are not written yet."""
+        rows, self._steps = self._steps, []
+        self._write((step, _scalars("step/", read())) for step, read in rows)
 
     def write_exponents(
         self, exponents: Mapping[str, np.ndarray[Any, Any]], epoch: int

@@ -34,8 +34,8 @@ _OF_CALLBACKS = (
     Fault(
         "Values of steps go to TensorBoard under the names of those of epochs.",
         "keras_callbacks/summaries.py",
-        '_scalars("step/", scalars)',
-        '_scalars("", scalars)',
+        '_scalars("step/", read())',
+        '_scalars("", read())',
         (
             f"{_CALLBACKS}/test_keras_monitors.py::"
             "test_tensorboard_has_the_scale_and_the_time_of_every_step",

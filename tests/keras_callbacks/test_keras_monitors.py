@@ -15,8 +15,7 @@ from keras_callbacks import (
     LossScaleMonitor,
     PrecisionReport,
     StepTimeMonitor,
-    loss_scale_monitor,
-    step_time_monitor,
+    summaries,
 )
 from keras_callbacks.loss_scale_monitor import ScaleReadings
 from tests.keras_programs import (
@@ -239,8 +238,7 @@ def written_to_tensorboard(folder):
 def test_tensorboard_has_the_scale_and_the_time_of_every_step(
     kit, tmp_path, scaled_by, monkeypatch
 ):
-    monkeypatch.setattr(loss_scale_monitor, "STEPS_AT_ONCE", 3)
-    monkeypatch.setattr(step_time_monitor, "STEPS_AT_ONCE", 3)
+    monkeypatch.setattr(summaries, "STEPS_AT_ONCE", 3)
     own = loss_scale_optimizer(kit, 4.0) if scaled_by == "optimizer" else None
     scaling = half(loss_scale=tf_amp.DynamicLossScale(initial=4.0))
     board = kit.callbacks.TensorBoard(str(tmp_path), write_graph=False)
