@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph.editing import name_in, texts_of
+from grappler_pass.graph.editing import name_in, new_constant, new_node, texts_of
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
 from tf_amp.run.graph_copy import Array
@@ -123,8 +123,9 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     if records.begin is not None:
         place = recorder.number_of(records.begin)
         begin, stem = f"x/{RECORDER}_begin", f"{RECORDER}_begin"
-        number = _constant(f"{stem}/number", np.int64(place), device)
-        value = _constant(f"{stem}/value", np.float32(0.0), device)
+        at = _host(device)
+        number = new_constant(f"{stem}/number", np.int64(place), device=at)
+        value = new_constant(f"{stem}/value", np.float32(0.0), device=at)
         reporting = recorder.node(begin, device, number.name, value.name)
         added += [number, value, reporting]
     for tap in records.taps:
@@ -140,13 +141,6 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     return recording
 
 
-def _constant(name: str, value: np.generic, device: str) -> NodeDef:
-    constant = NodeDef(name=name, op="Const", device=_host(device))
-    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-    constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
-    return constant
-
-
 def _recording_nodes(
     tap: Tap, producer: NodeDef, recorder: Recorder, begin: str
 ) -> Iterator[NodeDef]:
@@ -154,25 +148,24 @@ def _recording_nodes(
     name, output = split_input(tap.text)
     device, stem = producer.device, f"{name}/{RECORDER}_{output}"
     place = recorder.number_of(tap.receiver)
-    number = _constant(f"{stem}/number", np.int64(place), device)
     # Waiting for the tensor puts the constant into the right loop or branch.
-    number.input.append(f"^{name}")
+    waits = [f"^{name}"]
     if begin and not tap.in_loop:
-        number.input.append(f"^{begin}")
+        waits.append(f"^{begin}")
+    number = new_constant(
+        f"{stem}/number", np.int64(place), inputs=waits, device=_host(device)
+    )
     yield number
     value = tap.text
     if tap.holder:
         value = f"{stem}/value"
-        read = NodeDef(name=value, op=tap.holder, device=device, input=[tap.text])
-        read.attr["dtype" if tap.holder == READ else "T"].type = tap.dtype
-        yield read
+        dtype = {"dtype" if tap.holder == READ else "T": tap.dtype}
+        yield new_node(tap.holder, value, [tap.text], device, **dtype)
     record = f"{stem}/record"
     yield recorder.node(record, device, number.name, value, dtype=tap.dtype)
     op = "RefIdentity" if tap.holder == DEREFERENCE else "Identity"
-    inputs = [tap.text, f"^{record}"]
-    passed = NodeDef(name=stem, op=op, device=device, input=inputs)
-    passed.attr["T"].type = _RESOURCE if tap.holder == READ else tap.dtype
-    yield passed
+    passed = _RESOURCE if tap.holder == READ else tap.dtype
+    yield new_node(op, stem, [tap.text, f"^{record}"], device, T=passed)
 
 
 _RESOURCE = tf.resource.as_datatype_enum
