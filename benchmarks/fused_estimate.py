@@ -148,4 +148,5 @@ class _Fusion:
             ends = [cast.port.node, *(reader.node for reader in cast.readers)]
             if cast.is_identity or any(self._view.nodes[e].op in _FUSED for e in ends):
                 continue
-            yield prices.up.get(cast.port, 0.0) or prices.down.get(cast.port, 0.0)
+            price = prices.casts.get(cast.port)
+            yield 0.0 if price is None else price.up or price.down

@@ -15,42 +15,25 @@ UNKNOWN_DIMENSION = 128
 UNKNOWN_SHAPE = (UNKNOWN_BATCH, UNKNOWN_DIMENSION)
 
 DTYPE_BYTES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "int16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "complex64": 8,
-    "complex128": 16,
-    "resource": 0,
-    "variant": 0,
-    "string": 0,
+    name: size
+    for size, names in {
+        0: "resource string variant",
+        1: "bool int8 uint8",
+        2: "bfloat16 float16 int16 uint16",
+        4: "float32 int32 uint32",
+        8: "complex64 float64 int64 uint64",
+        16: "complex128",
+    }.items()
+    for name in names.split()
 }
 FLOATING = frozenset({"float16", "bfloat16", "float32"})
 
 # The attributes that change a price.
-PRICED_ATTRS = (
-    "transpose_a",
-    "transpose_b",
-    "adj_x",
-    "adj_y",
-    "strides",
-    "data_format",
-    "fused_ops",
-    "is_training",
-    "equation",
-    "ksize",
-    "rnn_mode",
-    "direction",
-    "time_major",
+PRICED_ATTRS = tuple(
+    """
+    transpose_a transpose_b adj_x adj_y strides data_format fused_ops is_training
+    equation ksize rnn_mode direction time_major
+    """.split()
 )
 
 

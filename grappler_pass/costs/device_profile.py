@@ -22,13 +22,13 @@ the profile of a device: a measured one of its own, else the nearest shipped.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +77,7 @@ class DeviceKey(NamedTuple):
         return name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """What one device is known to take; the module names the fields.
 
@@ -100,7 +100,7 @@ class DeviceProfile:
     call_seconds: float = 0.0
     flags: frozenset[str] = frozenset()
     threads: int | None = None
-    _extended: dict[tuple[str, str], Grid | None] = field(
+    _extended: dict[tuple[str, str], Grid | None] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -260,41 +260,32 @@ def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) 
     return Grid(tuple(map(tuple, axes.values())), tuple(seconds))
 
 
+def _made(kind: type[Any], data: Mapping[str, Any]) -> Any:
+    """Return a dataclass with what JSON says of its fields, else their defaults."""
+    converted: dict[str, Any] = {}
+    for each in dataclasses.fields(kind):
+        if each.name in data or each.default is dataclasses.MISSING:
+            convert = {"int": int, "float": float}.get(str(each.type), dict)
+            converted[each.name] = convert(data[each.name])
+    return kind(**converted)
+
+
 def _roofline(data: Mapping[str, Any]) -> Roofline:
-    roofline = Roofline(
-        overhead_seconds=float(data["overhead_seconds"]),
-        matrix_flops=dict(data["matrix_flops"]),
-        vector_flops=dict(data["vector_flops"]),
-        bytes_per_second=dict(data["bytes_per_second"]),
-        slowdown=dict(data.get("slowdown", {})),
-        dispatch_seconds=float(data.get("dispatch_seconds", 0.0)),
-        multiprocessors=_multiprocessors(data.get("multiprocessors")),
-    )
+    units = data.get("multiprocessors")
+    plain = {name: value for name, value in data.items() if name != "multiprocessors"}
+    roofline: Roofline = _made(Roofline, {"slowdown": {}, **plain})
     rates = (roofline.matrix_flops, roofline.vector_flops, roofline.bytes_per_second)
     for rate in rates:
         if "float32" not in rate or not all(value > 0 for value in rate.values()):
             raise ProfileError("a roofline needs a positive rate for float32")
     if roofline.overhead_seconds <= 0:
         raise ProfileError("a roofline needs a positive overhead_seconds")
-    return roofline
-
-
-def _multiprocessors(data: Mapping[str, Any] | None) -> Multiprocessors | None:
-    if data is None:
-        return None
-    units = Multiprocessors(
-        count=int(data["count"]),
-        cache_bytes_per_second=float(data["cache_bytes_per_second"]),
-        alignment=dict(data["alignment"]),
-        unaligned_flops=dict(data["unaligned_flops"]),
-        fast_convolution=dict(data["fast_convolution"]),
-        tile_seconds=float(data["tile_seconds"]),
-        direct_flops=float(data["direct_flops"]),
-    )
-    rates = (units.cache_bytes_per_second, units.direct_flops)
-    if units.count < 1 or not all(rate > 0 for rate in rates):
+    if units is None:
+        return roofline
+    made: Multiprocessors = _made(Multiprocessors, units)
+    if made.count < 1 or min(made.cache_bytes_per_second, made.direct_flops) <= 0:
         raise ProfileError("multiprocessors need a positive count and positive rates")
-    return units
+    return dataclasses.replace(roofline, multiprocessors=made)
 
 
 # The instruction sets that decide which 16-bit kernels a CPU runs.

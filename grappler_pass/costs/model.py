@@ -56,14 +56,6 @@ GUESSED_SHAPE = 0.7
 COMMON_VARIANCE = 0.7
 
 
-def profile_error(profile: DeviceProfile) -> float:
-    """Return the error of a price that the profile has a grid for."""
-    if profile.device is not None:
-        return CALIBRATED
-    # Whether its own classes were measured, on whatever device.
-    return KINDRED if profile.data.get("classes") else PUBLISHED
-
-
 def roofline_error(profile: DeviceProfile) -> float:
     """Return the error of a price that is made of rates."""
     return ROOFLINE if profile.data.get("classes") else PUBLISHED
@@ -102,7 +94,11 @@ def cast_works(elements: int, source: str, target: str) -> tuple[Work, ...]:
 def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
     grid = profile.grid(work.op_class, dtype)
     if grid is not None:
-        error, smallness = profile_error(profile), grid.smallness(work.point)
+        # Whether its own classes were measured, and on this device.
+        error = KINDRED if profile.data.get("classes") else PUBLISHED
+        if profile.device is not None:
+            error = CALIBRATED
+        smallness = grid.smallness(work.point)
         if smallness < 1.0:
             error = math.hypot(error, BELOW_MEASURED * math.log(smallness))
         return Price(_on_grid(profile, work, dtype), "profile", error)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from grappler_pass.costs import op_classes, product_work
 from grappler_pass.costs.calls import (
@@ -50,48 +49,41 @@ _BLOCK_LSTM = frozenset(op for op in RECURRENT_OPS if op.startswith("BlockLSTM")
 _CUDNN = frozenset(op for op in RECURRENT_OPS if op.startswith("CudnnRNN"))
 
 
-class _Steps(NamedTuple):
-    """Products of `[m, k]` and `[k, n]`, as many as there are steps."""
+def _products(
+    m: int, k: int, n: int, dtype: str, times: int = 1, *, layout: str = ""
+) -> Work:
+    """Return the work of so many products of `[m, k]` and `[k, n]`, one by one."""
+    moved = float(m * k + k * n + m * n) * DTYPE_BYTES[dtype]
+    work = matrix_product(m, k, n, moved, layout=layout)
+    return work._replace(times=float(times))
 
-    m: int
-    k: int
-    n: int
-    steps: int = 1
 
-    def forward(self, dtype: str, layout: str = "") -> Work:
-        """Return the work of the products."""
-        m, k, n, steps = self
-        moved = float(m * k + k * n + m * n) * DTYPE_BYTES[dtype]
-        return matrix_product(m, k, n, moved, layout=layout)._replace(
-            times=float(steps)
-        )
+def _data_gradient(m: int, k: int, n: int, dtype: str, times: int = 1) -> Work:
+    """Return the work of the gradients of the left operands."""
+    return _products(m, n, k, dtype, times, layout=".tb")
 
-    def data_gradient(self, dtype: str) -> Work:
-        """Return the work of the gradients of the left operands."""
-        return _Steps(self.m, self.n, self.k, self.steps).forward(dtype, ".tb")
 
-    def weight_gradient(self, dtype: str) -> Work:
-        """Return the work of the gradients of the right operands."""
-        return _Steps(self.k, self.m, self.n, self.steps).forward(dtype, ".ta")
+def _weight_gradient(m: int, k: int, n: int, dtype: str, times: int = 1) -> Work:
+    """Return the work of the gradients of the right operands."""
+    return _products(k, m, n, dtype, times, layout=".ta")
 
 
 def block_lstm(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return an LSTM over `[time, batch, inputs]`, or its gradient, step by step."""
     time, batch, _ = dims_of(call.inputs[1], 3)
     inside, width = dims_of(call.inputs[4], 2)
-    product = _Steps(batch, inside, width, time)
-    cells = _cells(_LSTM, batch * width // 4, dtype, time)
-    if "Grad" not in call.op:
-        return (product.forward(dtype), *cells)
-    return (product.data_gradient(dtype), product.weight_gradient(dtype), *cells)
+    is_gradient = "Grad" in call.op
+    ways = (_data_gradient, _weight_gradient) if is_gradient else (_products,)
+    products = (way(batch, inside, width, dtype, time) for way in ways)
+    return (*products, *_cells(_LSTM, batch * width // 4, dtype, time))
 
 
 def lstm_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return one step of an LSTM."""
     batch, _ = dims_of(call.inputs[0], 2)
-    product = _Steps(batch, *dims_of(call.inputs[3], 2))
-    cells = _cells(_LSTM, batch * product.n // 4, dtype)
-    return (product.forward(dtype), *cells)
+    inside, width = dims_of(call.inputs[3], 2)
+    cells = _cells(_LSTM, batch * width // 4, dtype)
+    return (_products(batch, inside, width, dtype), *cells)
 
 
 def lstm_cell_gradient(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -104,10 +96,10 @@ def lstm_cell_gradient(call: OpCall, dtype: str) -> tuple[Work, ...]:
 def gru_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return one step of a GRU, or the gradients of its input and state."""
     batch, _ = dims_of(call.inputs[0], 2)
-    products = [_Steps(batch, *dims_of(each, 2)) for each in call.inputs[2:4]]
-    cells = _cells(_GRU, batch * products[1].n, dtype)
-    work = _Steps.data_gradient if "Grad" in call.op else _Steps.forward
-    return (*(work(each, dtype) for each in products), *cells)
+    weights = [dims_of(spec, 2) for spec in call.inputs[2:4]]
+    way = _data_gradient if "Grad" in call.op else _products
+    products = (way(batch, k, n, dtype) for k, n in weights)
+    return (*products, *_cells(_GRU, batch * weights[1][1], dtype))
 
 
 def cudnn(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -121,20 +113,21 @@ def cudnn(call: OpCall, dtype: str) -> tuple[Work, ...]:
     kind = _MODES.get(text(call.attrs.get("rnn_mode")), _LSTM)
     directions = 2 if text(call.attrs.get("direction")) == "bidirectional" else 1
     deeper, width = stacked - directions, kind[0] * units
+    # Rows, sums and columns of products, in each of how many steps and layers.
     products = (
-        (_Steps(time * batch, inputs, width), directions),
-        (_Steps(time * batch, directions * state, width), deeper),
-        (_Steps(batch, state, width, time), stacked),
+        (time * batch, inputs, width, 1, directions),
+        (time * batch, directions * state, width, 1, deeper),
+        (batch, state, width, time, stacked),
     )
     works: list[Work] = []
-    for product, count in products:
-        each = [product.forward(dtype)]
+    for m, k, n, steps, layers in products:
+        own = [_products(m, k, n, dtype, steps)]
         if "Backprop" in call.op:
             # The gradient of the weights is one product for all steps.
-            at_once = _Steps(product.m * product.steps, product.k, product.n)
-            each = [product.data_gradient(dtype), at_once.weight_gradient(dtype)]
-        if count > 0:
-            works += (work._replace(times=count * work.times) for work in each)
+            at_once = _weight_gradient(m * steps, k, n, dtype)
+            own = [_data_gradient(m, k, n, dtype, steps), at_once]
+        if layers > 0:
+            works += (work._replace(times=layers * work.times) for work in own)
     return (*works, *_cells(kind, batch * units, dtype, time * stacked))
 
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.framework.types_pb2 import DT_INT32
+from tensorflow.core.framework.types_pb2 import DT_HALF, DT_INT32
 
 from grappler_pass.annotations import mark
 from grappler_pass.eligibility.kernels import Role, role_of
 from grappler_pass.eligibility.known_wrong import (
+    BY_REFERENCE_IF_FUSED,
     ends_in_channels,
     has_kernel,
-    is_by_reference_if_fused,
     is_imprecise,
 )
 from grappler_pass.graph.editing import data_of, new_node
@@ -63,10 +63,13 @@ def products_alone(view: GraphView, low_dtype: int) -> frozenset[int]:
 
     What is fused behind one stays float32: TensorFlow would fuse it again.
     """
+    if low_dtype != DT_HALF:
+        return frozenset()
     return frozenset(
         node.index
         for node in view.nodes
-        if is_by_reference_if_fused(node.op, low_dtype, node.device_type)
+        if node.op in BY_REFERENCE_IF_FUSED
+        and node.device_type == "CPU"
         and parts_of(node.proto)
     )
 

@@ -68,8 +68,8 @@ _FLOAT32_ONLY = frozenset({("FusedBatchNormV3", "U")})
 # CPUs, and a product that is fused with its bias, while the product alone is fast.
 # `ONEDNN_VERBOSE=1` calls it ref:any, on CPUs with avx512_fp16, with AMX and without;
 # on others TensorFlow does not ask oneDNN for float16.
-_BY_REFERENCE = frozenset({"DepthwiseConv2dNativeBackpropFilter"})
-_BY_REFERENCE_IF_FUSED = frozenset({"_FusedMatMul"})
+BY_REFERENCE = frozenset({"DepthwiseConv2dNativeBackpropFilter"})
+BY_REFERENCE_IF_FUSED = frozenset({"_FusedMatMul"})
 
 # On GPUs TensorFlow fuses it in float32 and float16 alone (`IsGpuCompatibleDataType` in
 # remapper.cc), and only if cublasLt is asked for: no program's bfloat16 has run there.
@@ -110,23 +110,6 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
         return True
     is_depthwise = "Depthwise" in proto.op and "strides" in attrs
     return is_depthwise and len(set(attrs["strides"].list.i[1:3])) != 1
-
-
-def is_by_reference(op: str, low_dtype: int, device_type: str) -> bool:
-    """Return whether oneDNN computes an op by its reference kernel in a 16-bit type."""
-    is_half = low_dtype == types_pb2.DT_HALF and device_type == "CPU"
-    return is_half and op in _BY_REFERENCE
-
-
-def is_by_reference_if_fused(op: str, low_dtype: int, device_type: str) -> bool:
-    """Return whether oneDNN does so for a fused op, and not for its product alone."""
-    is_half = low_dtype == types_pb2.DT_HALF and device_type == "CPU"
-    return is_half and op in _BY_REFERENCE_IF_FUSED
-
-
-def becomes_biased_product(view: GraphView, node: Node) -> bool:
-    """Return whether TensorFlow makes `_FusedMatMul` of a bias after this pass."""
-    return node.op == "BiasAdd" and view.nodes[node.inputs[0].node].op == "MatMul"
 
 
 def becomes_swish(view: GraphView, node: Node) -> bool:

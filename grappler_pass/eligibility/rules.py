@@ -247,7 +247,7 @@ def _fused_afterwards(case: RuleInput, node: Node) -> Reason | None:
         return None
     if known_wrong.becomes_swish(case.view, node):
         return Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
-    if known_wrong.becomes_biased_product(case.view, node):
+    if node.op == "BiasAdd" and case.view.nodes[node.inputs[0].node].op == "MatMul":
         return Reason(Cause.SLOW_KERNEL, "_FusedMatMul in float16 on CPU")
     return None
 
@@ -255,9 +255,8 @@ def _fused_afterwards(case: RuleInput, node: Node) -> Reason | None:
 @_of_nodes
 def _slow_kernels(case: RuleInput, node: Node) -> Reason | None:
     """What no optimized kernel of oneDNN computes."""
-    by_reference = known_wrong.is_by_reference
-    device = node.device_type
-    if not case.uses_lists or not by_reference(node.op, case.low_dtype, device):
+    on_cpu = case.uses_lists and case.is_half and node.device_type == "CPU"
+    if not on_cpu or node.op not in known_wrong.BY_REFERENCE:
         return None
     return Reason(Cause.SLOW_KERNEL, f"{node.op} in {case.low_name} on CPU")
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from grappler_pass.costs.model import COMMON_VARIANCE, KINDRED
@@ -46,7 +46,7 @@ from grappler_pass.planning.assignment import (
 )
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause
-from grappler_pass.planning.prices import Prices
+from grappler_pass.planning.prices import CastPrice, Prices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +85,6 @@ class Variables:
         """Return the variables that govern any of some slots."""
         return {self.of_slot[slot] for slot in slots} - {FLOAT32_SIDE}
 
-    def spread(self, low: Sequence[bool]) -> tuple[bool, ...]:
-        """Return the color of every slot from the color of every variable."""
-        return tuple(v != FLOAT32_SIDE and low[v] for v in self.of_slot)
-
 
 def problem_from_prices(
     draft: Draft, variables: Variables, tie: float = 0.0
@@ -109,7 +105,7 @@ def problem_from_prices(
         float32[variable] += float32_seconds
         low[variable] += seconds - favor * float32_seconds
     readers_of: dict[Port, set[int]] = {}
-    for port in dict.fromkeys((*prices.up, *prices.down)):
+    for port in prices.casts:
         if slots.output_dtype(*port) != FLOAT32:
             continue
         readers = readers_of.setdefault(draft.reads.canonical.get(port, port), set())
@@ -122,11 +118,12 @@ def problem_from_prices(
         CastTerm(
             producer=variables.of(slots.output_slot(*port)),
             readers=frozenset(readers),
-            up_seconds=prices.up.get(port, 0.0),
-            down_seconds=prices.down.get(port, 0.0),
-            error=prices.cast_errors.get(port, 0.0),
+            up_seconds=cast.up,
+            down_seconds=cast.down,
+            error=cast.error,
         )
         for port, readers in readers_of.items()
+        for cast in [prices.casts.get(port, CastPrice())]
     ]
     return Problem(float32, low, terms)
 
@@ -296,7 +293,7 @@ def color_slots(draft: Draft) -> Draft:
         return dataclasses.replace(nothing, fallback=fallback)
     draft = dataclasses.replace(
         draft,
-        low=variables.spread(low),
+        low=tuple(v != FLOAT32_SIDE and low[v] for v in variables.of_slot),
         fallback=fallback,
         gain_error=gain.error,
         is_sure=is_sure,

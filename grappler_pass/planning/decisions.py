@@ -38,6 +38,7 @@ from grappler_pass.planning.draft import (
 )
 from grappler_pass.planning.memory import Peak, peak_of
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason, shape_text
+from grappler_pass.planning.prices import CastPrice
 
 
 def plan_from_draft(draft: Draft) -> Plan:
@@ -135,8 +136,8 @@ def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
         if conversion.is_cast:
             up = conversion.target_dtype == FLOAT32
             node = conversion.port.node if up else conversion.readers[0].node
-            table = draft.prices.up if up else draft.prices.down
-            seconds[node] = seconds.get(node, 0.0) + table.get(conversion.port, 0.0)
+            price = draft.prices.casts.get(conversion.port, CastPrice())
+            seconds[node] = seconds.get(node, 0.0) + (price.up if up else price.down)
     return seconds
 
 
@@ -272,22 +273,17 @@ def tried(draft: Draft) -> Draft:
         keep(planned if is_faster else withdrawn(planned, Cause.TRIAL))
 
     outcome = own_steps.outcome(trial_from_draft(draft), decided)
-    match outcome:
-        case Outcome.SLOWER:
-            draft = withdrawn(draft, Cause.TRIAL)
-        case Outcome.OPEN:
-            draft = dataclasses.replace(draft, is_open=True)
-        case Outcome.WITHHELD:
-            draft = withdrawn(draft, Cause.DOUBT)
-            draft = dataclasses.replace(draft, is_open=True)
-        case Outcome.KERNEL_STATE if not draft.is_sure:
-            draft = withdrawn(draft, Cause.KERNEL_STATE)
-        case Outcome.UNKNOWN if not draft.is_sure:
-            draft = withdrawn(draft, Cause.MARGIN)
-        case Outcome.UNKNOWN if draft.is_certain:
-            return draft
+    causes = {Outcome.SLOWER: Cause.TRIAL, Outcome.WITHHELD: Cause.DOUBT}
+    if not draft.is_sure:
+        causes[Outcome.KERNEL_STATE] = Cause.KERNEL_STATE
+        causes[Outcome.UNKNOWN] = Cause.MARGIN
+    if outcome in causes:
+        draft = withdrawn(draft, causes[outcome])
+    elif outcome is Outcome.UNKNOWN and draft.is_certain:
+        return draft
     plan = dataclasses.replace(draft.plan, outcome=outcome.value)
-    return dataclasses.replace(draft, plan=plan)
+    is_open = outcome in (Outcome.OPEN, Outcome.WITHHELD)
+    return dataclasses.replace(draft, plan=plan, is_open=is_open)
 
 
 def trial_from_draft(draft: Draft) -> Trial:

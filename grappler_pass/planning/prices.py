@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 
@@ -48,6 +49,17 @@ _FUSED_OPS = frozenset({"BiasAdd", *ADDITION_OPS, *_FUSED_ACTIVATIONS})
 Models = Mapping[str, CostModel]
 
 
+class CastPrice(NamedTuple):
+    """Seconds per step of casting a tensor up, or down, and the error of either.
+
+    The error is of the logarithm of what is less sure of the two.
+    """
+
+    up: float = 0.0
+    down: float = 0.0
+    error: float = 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Prices:
     """Seconds per step, and how sure they are.
@@ -56,23 +68,20 @@ class Prices:
       float32: per node, in the graph as given.
       low: per node; None where no slot of it may be in 16 bits.
       sources: per node, where the less sure of its prices comes from.
-      up: per port that a low node could write, casting it up.
-      down: per port that a low node could read, casting it down.
+      casts: per port that a low node could write, so that it is cast up, or read, so
+        that it is cast down.
       errors: per node, of the logarithm of the seconds in float32 and low.
       calls: per node what is priced, where it may be in 16 bits and its own kernel
         runs as priced; else None.
-      cast_errors: per port of `up` and `down`, of the logarithm of either.
       executor: what running the nodes takes beside their kernels, in either type.
     """
 
     float32: tuple[float, ...]
     low: tuple[float | None, ...]
     sources: tuple[str, ...]
-    up: Mapping[Port, float]
-    down: Mapping[Port, float]
+    casts: Mapping[Port, CastPrice]
     errors: tuple[tuple[float, float], ...] = ()
     calls: tuple[OpCall | None, ...] = ()
-    cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
     executor: float = 0.0
 
 
@@ -94,66 +103,53 @@ class Pricer:
 
     def __post_init__(self) -> None:
         """Begin with no price."""
-        self._up: dict[Port, float] = {}
-        self._down: dict[Port, float] = {}
+        self._casts: dict[Port, CastPrice] = {}
         self._priced_down: set[Port] = set()
-        self._cast_errors: dict[Port, float] = {}
         self._calls: dict[int, OpCall] = {}
         self._epilogues = self._find_epilogues()
 
     def prices(self, eligible: Sequence[bool]) -> Prices:
         """Price every node at float32, and with its casts low if a slot is eligible."""
-        priced = [
-            self._node(
-                node, [s for s in self._slots.slots_of[node.index] if eligible[s]]
-            )
-            for node in self._view.nodes
+        nodes, slots_of = self._view.nodes, self._slots.slots_of
+        float32 = [self.price(node, "float32") for node in nodes]
+        low: list[Price | None] = []
+        calls: list[OpCall | None] = []
+        for node, price in zip(nodes, float32, strict=True):
+            own = {slot for slot in slots_of[node.index] if eligible[slot]}
+            alone = self._slots.has_float32_results(node.index)
+            if not own:
+                low.append(None)
+            elif alone:
+                low.append(self._product_alone_price(node, price))
+            else:
+                low.append(self.price(node, self._low_dtype))
+            for port in self._view.output_ports(node.index):
+                if self._slots.output_slot(*port) in own:
+                    self._price_up(port)
+            for position, port in enumerate(node.inputs):
+                if self._slots.input_slot(node.index, position) in own:
+                    self._price_down(port)
+            is_own = not alone and node.index not in self._reads.copies
+            is_priced = bool(own) and is_own and self._runs(node) > 0.0
+            calls.append(self.call(node) if is_priced else None)
+        runs = list(map(self._runs, nodes))
+        both = list(zip(float32, low, strict=True))
+        less_sure = (b if b and b.error > a.error else a for a, b in both)
+        seconds = [a.seconds * times for (a, _), times in zip(both, runs, strict=True)]
+        low_seconds = [
+            b.seconds * times if b else None
+            for (_, b), times in zip(both, runs, strict=True)
         ]
-        float32 = [high.seconds for high, _, _ in priced]
-        low = [each.seconds if each else None for _, each, _ in priced]
-        self._charge_transfers(eligible, float32, low)
-        less_sure = (
-            each if each and each.error > high.error else high
-            for high, each, _ in priced
-        )
+        self._charge_transfers(eligible, seconds, low_seconds)
         return Prices(
-            float32=tuple(float32),
-            low=tuple(low),
+            float32=tuple(seconds),
+            low=tuple(low_seconds),
             sources=tuple(price.source for price in less_sure),
-            up=self._up,
-            down=self._down,
-            errors=tuple(
-                (high.error, each.error if each else 0.0) for high, each, _ in priced
-            ),
-            calls=tuple(call for _, _, call in priced),
-            cast_errors=self._cast_errors,
-            executor=sum(map(self.executor_seconds, self._view.nodes)),
+            casts=self._casts,
+            errors=tuple((a.error, b.error if b else 0.0) for a, b in both),
+            calls=tuple(calls),
+            executor=sum(map(self.executor_seconds, nodes)),
         )
-
-    def _node(
-        self, node: Node, eligible: Sequence[int]
-    ) -> tuple[Price, Price | None, OpCall | None]:
-        """Price a node in both types; if it may be in 16 bits, the casts around it."""
-        weight = self._runs(node)
-        if not eligible:
-            return _times(self.price(node, "float32"), weight), None, None
-        alone = self._slots.has_float32_results(node.index)
-        float32 = self.price(node, "float32")
-        if alone:
-            low = self._product_alone_price(node, float32)
-        else:
-            low = self.price(node, self._low_dtype)
-        for port in self._view.output_ports(node.index):
-            if self._slots.output_slot(*port) in eligible:
-                price = self.cast_price(port, self._low_dtype, "float32")
-                price = self._noted(port, self._parted(port, price, "float32"))
-                self._up[port] = price.seconds * self._view.weight(node.index)
-        for position, port in enumerate(node.inputs):
-            if self._slots.input_slot(node.index, position) in eligible:
-                self._price_down(port)
-        is_own = not alone and weight > 0.0 and node.index not in self._reads.copies
-        call = self.call(node) if is_own else None
-        return _times(float32, weight), _times(low, weight), call
 
     def executor_seconds(self, node: Node) -> float:
         """Return the seconds per step of running a node beside its kernel."""
@@ -256,6 +252,11 @@ class Pricer:
                 price = price._replace(seconds=price.seconds + alone.seconds)
         return price
 
+    def _price_up(self, port: Port) -> None:
+        price = self.cast_price(port, self._low_dtype, "float32")
+        price = self._parted(port, price, "float32")
+        self._note(port, price.error, up=price.seconds * self._view.weight(port.node))
+
     def _price_down(self, port: Port) -> None:
         """Price the cast of a tensor; of equal reads the first is charged the most."""
         if port in self._priced_down:
@@ -274,8 +275,8 @@ class Pricer:
         casters = {r.node if r in late else outside for r in readers} or {outside}
         seconds = price.seconds * sum(map(self._view.weight, casters))
         for each in (port, self._reads.canonical.get(port, port)):
-            self._noted(each, price)
-            self._down[each] = max(seconds, self._down.get(each, 0.0))
+            known = self._casts.get(each, CastPrice())
+            self._note(each, price.error, down=max(seconds, known.down))
 
     def cast_price(self, port: Port, source: str, target: str) -> Price:
         """Return the price of one cast of a tensor from a dtype to another."""
@@ -285,11 +286,10 @@ class Pricer:
             price = price._replace(seconds=price.seconds + NODE_SECONDS)
         return price
 
-    def _noted(self, port: Port, price: Price) -> Price:
-        """Remember what is less sure of the two casts of a tensor."""
-        if price.error >= self._cast_errors.get(port, 0.0):
-            self._cast_errors[port] = price.error
-        return price
+    def _note(self, port: Port, error: float, **seconds: float) -> None:
+        known = self._casts.get(port, CastPrice())
+        error = max(error, known.error)
+        self._casts[port] = known._replace(error=error, **seconds)
 
     def _charge_transfers(
         self, eligible: Sequence[bool], float32: list[float], low: list[float | None]
@@ -317,10 +317,6 @@ class Pricer:
                 if low_seconds is not None:
                     share = seconds / 2 if goes_low else seconds
                     low[node.index] = low_seconds + share
-
-
-def _times(price: Price, weight: float) -> Price:
-    return price._replace(seconds=price.seconds * weight)
 
 
 def op_call_of(

@@ -272,8 +272,9 @@ _OF_COSTS = (
     Fault(
         "Every op takes twice as long in 16 bits as it does.",
         _SECONDS,
-        "            low = self.price(node, self._low_dtype)\n",
-        "            low = _times(self.price(node, self._low_dtype), 2.0)\n",
+        "                low.append(self.price(node, self._low_dtype))\n",
+        "                price = self.price(node, self._low_dtype)\n"
+        "                low.append(price._replace(seconds=2.0 * price.seconds))\n",
         (f"{_PASS}/planning/test_pricing.py",),
     ),
     Fault(

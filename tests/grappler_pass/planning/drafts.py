@@ -60,12 +60,12 @@ def seconds(draft: Draft, node: str) -> tuple[float, float | None]:
 
 def down(draft: Draft, node: str) -> float:
     """Return what it takes to cast a node's result to 16 bits."""
-    return draft.prices.down[Port(draft.view.index[node], 0)]
+    return draft.prices.casts[Port(draft.view.index[node], 0)].down
 
 
 def up(draft: Draft, node: str) -> float:
     """Return what it takes to cast a node's result to float32."""
-    return draft.prices.up[Port(draft.view.index[node], 0)]
+    return draft.prices.casts[Port(draft.view.index[node], 0)].up
 
 
 def problem_of(draft: Draft, tie: float = 0.0) -> tuple[Variables, Any]:

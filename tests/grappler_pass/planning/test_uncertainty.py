@@ -13,7 +13,7 @@ from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
 from grappler_pass.planning.coloring import gain_error
 from grappler_pass.planning.plan import Cause
-from grappler_pass.planning.prices import Prices
+from grappler_pass.planning.prices import CastPrice, Prices
 from tests.grappler_pass.planning.drafts import planned, problem_of
 from tests.text_graph import graph_from_text
 
@@ -85,10 +85,8 @@ def test_an_exact_tie_goes_to_the_smaller_unless_told_otherwise() -> None:
     def choice(tie: float) -> bool:
         text = TWO_PRODUCTS.format(edge=64)
         draft = planned(text, FixedPrices(1e-3, 1e-3), tie=tie)
-        up, down = draft.prices.up, draft.prices.down
-        free = dataclasses.replace(
-            draft.prices, up=dict.fromkeys(up, 0.0), down=dict.fromkeys(down, 0.0)
-        )
+        casts = dict.fromkeys(draft.prices.casts, CastPrice())
+        free = dataclasses.replace(draft.prices, casts=casts)
         _, problem = problem_of(dataclasses.replace(draft, prices=free), tie)
         return any(minimum_cut(problem))
 
@@ -118,8 +116,7 @@ def prices_of(sources: Sequence[str]) -> Prices:
         float32=(1.0,) * count,
         low=(0.5,) * count,
         sources=tuple(sources),
-        up={},
-        down={},
+        casts={},
         errors=((0.1, 0.1),) * count,
     )
 
