@@ -33,26 +33,19 @@ def test_a_broken_file_is_set_aside_with_a_warning(tmp_path, caplog, text):
     assert profile_for(None, KEY, tmp_path).name == "mine"
 
 
-def test_a_cache_folder_that_cannot_be_made_is_a_warning(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     occupied = tmp_path / "occupied"
     occupied.write_text("a file where the folder should be")
-    path = calibrated_path(occupied, KEY)
-    with caplog.at_level(logging.WARNING, logger="absl"):
-        assert keep_profile(DeviceProfile.from_json(data()), path) is None
-    assert "was not kept" in caplog.text
-    assert calibrated_profile(occupied, KEY) is None
-
-
-def test_a_read_only_cache_folder_is_a_warning(caplog):
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        folder.chmod(0o555)
-        with _as_nobody_special(), caplog.at_level(logging.WARNING, logger="absl"):
-            kept = keep_profile(
-                DeviceProfile.from_json(data()), calibrated_path(folder, KEY)
-            )
-    assert kept is None
-    assert "was not kept" in caplog.text
+        read_only = pathlib.Path(name)
+        read_only.chmod(0o555)
+        for folder in (occupied, read_only):
+            caplog.clear()
+            path = calibrated_path(folder, KEY)
+            with _as_nobody_special(), caplog.at_level(logging.WARNING, "absl"):
+                kept = keep_profile(DeviceProfile.from_json(data()), path)
+            assert kept is None and "was not kept" in caplog.text
+            assert calibrated_profile(folder, KEY) is None
 
 
 @contextlib.contextmanager

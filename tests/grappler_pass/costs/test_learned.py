@@ -100,24 +100,28 @@ def test_what_is_too_short_to_tell_or_is_believed_is_not_read_again() -> None:
     assert is_over == {"short": True, "known": True, "few": False}
 
 
-def test_what_the_clock_cannot_tell_is_no_reading() -> None:
-    assert log_ratio(LEAST_SECONDS / 2, 1e-3) is None
-    assert log_ratio(1e-7, 1e-3) is None
-    assert log_ratio(1.0, 1e-3) is None
-    assert log_ratio(2e-3, 1e-3) == pytest.approx(math.log(2.0))
-    assert log_ratio(2e-3, 0.0) is None
+@pytest.mark.parametrize(
+    ("measured", "expected", "log"),
+    [
+        (LEAST_SECONDS / 2, 1e-3, None),
+        (1e-7, 1e-3, None),
+        (1.0, 1e-3, None),
+        (2e-3, 1e-3, math.log(2.0)),
+        (2e-3, 0.0, None),
+    ],
+)
+def test_what_the_clock_cannot_tell_is_no_reading(
+    measured: float, expected: float, log: float | None
+) -> None:
+    assert log_ratio(measured, expected) == (log and pytest.approx(log))
 
 
-def test_an_op_without_a_kernel_teaches_nothing() -> None:
-    spec = TensorSpec((8,), "float32")
-    model = CostModel(PROFILE)
-    assert model.expected(OpCall("Const", {}, (), (spec,)), "float32") is None
-
-
-def test_a_size_that_is_guessed_teaches_nothing() -> None:
-    spec = TensorSpec((None, 8), "float32")
-    call = OpCall("Tanh", {}, (spec,), (spec,))
-    assert CostModel(PROFILE).expected(call, "float32") is None
+def test_what_runs_no_kernel_or_has_a_guessed_size_teaches_nothing() -> None:
+    model, guessed = CostModel(PROFILE), TensorSpec((None, 8), "float32")
+    constant = OpCall("Const", {}, (), (TensorSpec((8,), "float32"),))
+    assert model.expected(constant, "float32") is None
+    tanh = OpCall("Tanh", {}, (guessed,), (guessed,))
+    assert model.expected(tanh, "float32") is None
 
 
 def test_agreement_is_within_what_two_runs_of_a_machine_differ_by() -> None:

@@ -24,35 +24,27 @@ EXTENDED = DeviceProfile.from_json(
 )
 
 
-def tanh(*shape: int | None) -> OpCall:
-    spec = TensorSpec(shape, "float32")
-    return OpCall("Tanh", {}, (spec,), (spec,))
-
-
 @pytest.mark.parametrize(
-    ("profile", "source", "error"),
+    ("profile", "op", "shape", "source", "error"),
     [
-        (OWN, "profile", CALIBRATED),
-        (SHIPPED, "profile", KINDRED),
-        (EXTENDED, "profile", PUBLISHED),
-        (DeviceProfile.load("v100"), "roofline", PUBLISHED),
+        (OWN, "Tanh", (256, 256), "profile", CALIBRATED),
+        (SHIPPED, "Tanh", (256, 256), "profile", KINDRED),
+        (EXTENDED, "Tanh", (256, 256), "profile", PUBLISHED),
+        (DeviceProfile.load("v100"), "Tanh", (256, 256), "roofline", PUBLISHED),
+        # A class that a measured profile lacks is least sure.
+        (OWN, "Digamma", (64, 64), "roofline", ROOFLINE),
+        (OWN, "Tanh", (None, 256), "profile", math.hypot(CALIBRATED, GUESSED_SHAPE)),
     ],
-    ids=["own", "shipped", "extended", "data sheet"],
+    ids=["own", "shipped", "extended", "data sheet", "no class", "guessed size"],
 )
 def test_a_profile_is_as_sure_as_it_is_near(
-    profile: DeviceProfile, source: str, error: float
+    profile: DeviceProfile,
+    op: str,
+    shape: tuple[int | None, ...],
+    source: str,
+    error: float,
 ) -> None:
-    price = CostModel(profile).price(tanh(256, 256), "bfloat16")
+    spec = TensorSpec(shape, "float32")
+    price = CostModel(profile).price(OpCall(op, {}, (spec,), (spec,)), "bfloat16")
     assert price.source == source
     assert price.error == pytest.approx(error)
-
-
-def test_a_class_that_a_measured_profile_lacks_is_least_sure() -> None:
-    spec = TensorSpec((64, 64), "float32")
-    price = CostModel(OWN).price(OpCall("Digamma", {}, (spec,), (spec,)), "float32")
-    assert (price.source, price.error) == ("roofline", ROOFLINE)
-
-
-def test_a_guessed_size_adds_to_the_error() -> None:
-    price = CostModel(OWN).price(tanh(None, 256), "bfloat16")
-    assert price.error == pytest.approx(math.hypot(CALIBRATED, GUESSED_SHAPE))

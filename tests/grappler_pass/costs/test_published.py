@@ -40,11 +40,8 @@ def test_fusion_changes_nothing_about_products():
         return tf.reduce_sum(words.dense(words.dense(x, 1024), 1024))
 
     draft = draft_of(loss)
-    products = sum(
-        seconds
-        for node, seconds in zip(draft.view.nodes, draft.prices.float32, strict=True)
-        if node.op == "MatMul"
-    )
+    both = zip(draft.view.nodes, draft.prices.float32, strict=True)
+    products = sum(seconds for node, seconds in both if node.op == "MatMul")
     assert products < fused_seconds(draft, V100, mixed=False)
     assert products > 0.5 * draft.plan.seconds_before
 
@@ -114,12 +111,8 @@ def test_the_lists_of_tensorflow_1_keep_softmax_in_float32():
         return tf.reduce_sum(words.dense(tf.nn.softmax(x), 1024))
 
     step = words.training_step(loss, words.momentum, scaled=True)
-    types = {
-        row.dtype
-        for row in planned_draft(step, listed=True).plan.decisions
-        if row.op == "Softmax"
-    }
-    assert types == {"float32"}
+    rows = planned_draft(step, listed=True).plan.decisions
+    assert {row.dtype for row in rows if row.op == "Softmax"} == {"float32"}
 
 
 def test_the_graph_of_u_net_has_its_published_size():

@@ -35,10 +35,9 @@ def machine_of(name: str) -> Machine:
     return WITHOUT_AMX if name in WITHOUT else MACHINE
 
 
-def row_at(name: str, shapes, machine: Machine | None = None) -> str:
+def row_at(name: str, shapes) -> str:
     """Return the name of the row that a program's kernel has at some sizes."""
-    kernel = PROGRAMS[name].kernel(dtype_of(name), shapes)
-    row = row_for(kernel, machine or machine_of(name))
+    row = row_for(PROGRAMS[name].kernel(dtype_of(name), shapes), machine_of(name))
     return "" if row is None else row.name
 
 
@@ -60,43 +59,45 @@ def test_each_row_has_a_program_and_a_place_in_the_page() -> None:
     assert not missing
 
 
-def test_a_size_that_the_graph_leaves_open_matches() -> None:
-    assert row_at("C", ((2, 7, None, 40), (7, 1, 40, 8))) == "C"
-    assert row_at("B", ((8, None, None, 64), (8, None, None, 64))) == "B"
-    assert not row_at("C", ((2, 7, None, 48), (7, 1, 48, 8)))
+EIGEN = MACHINE._replace(onednn=False)
+OPEN_B = ((8, None, None, 64), (8, None, None, 64))
 
 
-def test_threads_that_are_not_known_match() -> None:
-    shapes = PROGRAMS["H"].shapes
-    assert row_at("H", shapes, MACHINE._replace(threads=None)) == "H"
-    assert not row_at("H", shapes, MACHINE._replace(threads=2))
-
-
-def test_a_row_holds_where_its_instruction_set_and_its_library_are() -> None:
-    assert not row_at("A1", PROGRAMS["A1"].shapes, WITHOUT_AMX)
-    assert row_at("B", PROGRAMS["B"].shapes, WITHOUT_AMX) == "B"
-    by_eigen = MACHINE._replace(onednn=False)
-    assert not row_at("C", PROGRAMS["C"].shapes, by_eigen)
-    assert row_at("F", PROGRAMS["F"].shapes, by_eigen) == "F"
-    assert not row_at("F", PROGRAMS["F"].shapes, Machine("GPU"))
-
-
-def test_a_row_holds_from_the_version_on_that_has_it() -> None:
-    kernel = PROGRAMS["D1"].kernel("float16", PROGRAMS["D1"].shapes)
-    assert row_for(kernel, MACHINE._replace(tensorflow=(2, 22)))
-    assert row_for(kernel, MACHINE._replace(tensorflow=(2, 20)))
-    assert not row_for(kernel, MACHINE._replace(tensorflow=(2, 19)))
+@pytest.mark.parametrize(
+    ("name", "dtype", "shapes", "machine", "found"),
+    [
+        # A size that the graph leaves open matches, as do threads that are not known.
+        ("C", "float16", ((2, 7, None, 40), (7, 1, 40, 8)), MACHINE, "C"),
+        ("C", "float16", ((2, 7, None, 48), (7, 1, 48, 8)), MACHINE, ""),
+        ("B", "bfloat16", OPEN_B, MACHINE, "B"),
+        ("H", "bfloat16", None, MACHINE._replace(threads=None), "H"),
+        ("H", "bfloat16", None, MACHINE._replace(threads=2), ""),
+        # A row holds where its instruction set and its library are.
+        ("A1", "bfloat16", None, WITHOUT_AMX, ""),
+        ("B", "bfloat16", None, WITHOUT_AMX, "B"),
+        ("C", "float16", None, EIGEN, ""),
+        ("F", "bfloat16", None, EIGEN, "F"),
+        ("F", "bfloat16", None, Machine("GPU"), ""),
+        # From the version on that has it.
+        ("D1", "float16", None, MACHINE._replace(tensorflow=(2, 22)), "D1"),
+        ("D1", "float16", None, MACHINE._replace(tensorflow=(2, 20)), "D1"),
+        ("D1", "float16", None, MACHINE._replace(tensorflow=(2, 19)), ""),
+        # The other type is right where a row names one.
+        ("C", "bfloat16", None, MACHINE, ""),
+    ],
+)
+def test_a_row_holds_for_its_sizes_type_and_machines(
+    name: str, dtype: str, shapes, machine: Machine, found: str
+) -> None:
+    program = PROGRAMS[name]
+    row = row_for(program.kernel(dtype, shapes or program.shapes), machine)
+    assert ("" if row is None else row.name) == found
 
 
 def test_what_xla_compiles_has_no_row() -> None:
     kernel = PROGRAMS["F"].kernel("bfloat16", PROGRAMS["F"].shapes)
     assert row_for(kernel, MACHINE)
     assert not row_for(kernel, MACHINE, compiled=True)
-
-
-def test_the_other_type_is_right_where_a_row_names_one() -> None:
-    kernel = PROGRAMS["C"].kernel("bfloat16", PROGRAMS["C"].shapes)
-    assert row_for(kernel, MACHINE) is None
 
 
 def test_a_recurrence_in_bfloat16_is_refused_on_gpus_alone() -> None:

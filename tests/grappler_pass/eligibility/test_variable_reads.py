@@ -31,147 +31,153 @@ READ_IN_LOOP = """
 """
 
 
+LOOP = VARIABLE + READ_IN_LOOP.format(constant="true")
+CHANGING = VARIABLE + READ_IN_LOOP.format(constant="false")
+THREE = f"{VARIABLE}\n" + "\n".join(
+    f"read{i} = ReadVariableOp(v) dtype=float" for i in range(3)
+)
+ROWS = f"""
+    {VARIABLE}
+    rows = Const dtype=int32
+    read = ReadVariableOp(v) dtype=float
+    again = ReadVariableOp(v) dtype=float
+    update = ResourceScatterSub(v, rows, one) dtype=float Tindices=int32
+    w = VarHandleOp shared_name=w
+    other = ReadVariableOp(w) dtype=float
+    whole = AssignSubVariableOp(w, one) dtype=float
+"""
+
+
 def reads_of(text: str, feed: str = "") -> tuple[GraphView, VariableReads]:
     item = Item(feed=tuple(feed.split()))
     view = GraphView.from_graph_def(graph_from_text(text), item)
     return view, VariableReads.from_view(view)
 
 
-def shared(text: str, feed: str = "") -> dict[str, str]:
-    view, reads = reads_of(text, feed)
-    return {
-        view.nodes[p.node].name: view.nodes[q.node].name
-        for p, q in reads.canonical.items()
-    }
-
-
-def hoisted(text: str, feed: str = "") -> dict[str, list[str]]:
-    view, reads = reads_of(text, feed)
-    return {
-        view.nodes[p.node].name: [view.nodes[e].name for e in enters]
-        for p, enters in reads.hoists.items()
-    }
-
-
-def test_three_reads_without_a_write_are_one() -> None:
-    text = VARIABLE + "\n".join(
-        f"read{i} = ReadVariableOp(v) dtype=float" for i in range(3)
-    )
-    assert shared(text) == {"read1": "read0", "read2": "read0"}
-    assert shared(text, feed="read0") == {"read2": "read1"}
-    assert shared(text, feed="read1") == {"read2": "read0"}
-
-
-def test_two_handles_of_one_name_are_one_variable_but_read_separately() -> None:
-    text = """
-        v = VarHandleOp shared_name=v
-        again = VarHandleOp shared_name=v
-        one = Const
-        read1 = ReadVariableOp(v) dtype=float
-        write = AssignVariableOp(again, one, ^read1) dtype=float
-        read2 = ReadVariableOp(v, ^write) dtype=float
-    """
-    assert shared(text) == {}
-
-
-@pytest.mark.parametrize(
-    ("write", "second_waits_for", "may_share"),
-    [
-        ("AssignVariableOp(v, one, ^read1, ^read2)", "", True),
-        ("AssignVariableOp(v, one, ^read1)", "", False),
-        ("AssignVariableOp(v, one, ^read1)", ", ^write", False),
-        ("AssignVariableOp(v, one)", "", False),
-    ],
-    ids=["after both", "unordered", "between", "any time"],
-)
-def test_reads_share_only_where_no_write_can_lie_between(
-    write: str, second_waits_for: str, may_share: bool
-) -> None:
-    text = f"""
+def between(write: str, waits_for: str = "", before: str = "") -> str:
+    """Return two reads of a variable with something that may write it."""
+    return f"""
         {VARIABLE}
+        {before}
         read1 = ReadVariableOp(v) dtype=float
         write = {write} dtype=float
-        read2 = ReadVariableOp(v{second_waits_for}) dtype=float
+        read2 = ReadVariableOp(v{waits_for}) dtype=float
     """
-    assert bool(shared(text)) == may_share
 
 
-def test_reads_that_may_be_dead_at_different_times_do_not_share() -> None:
-    text = """
-        v = VarHandleOp shared_name=v
-        p = Placeholder dtype=bool
-        branch = Switch(v, p) T=resource
-        read1 = ReadVariableOp(branch:0) dtype=float
-        read2 = ReadVariableOp(branch:1) dtype=float
-    """
-    assert shared(text) == {}
-
-
-def test_an_unknown_op_that_takes_the_handle_counts_as_a_write() -> None:
-    text = f"""
-        {VARIABLE}
-        read1 = ReadVariableOp(v) dtype=float
-        call = NobodyKnowsThisOp(v)
-        read2 = ReadVariableOp(v) dtype=float
-    """
-    assert shared(text) == {}
-
-
-def test_a_read_of_a_loop_invariant_handle_leaves_the_loop() -> None:
-    text = VARIABLE + READ_IN_LOOP.format(constant="true")
-    assert hoisted(text) == {"read": ["enter_v"]}
-    assert hoisted(text, feed="read") == {}
-
-
-def test_a_read_stays_if_its_handle_may_change() -> None:
-    assert hoisted(VARIABLE + READ_IN_LOOP.format(constant="false")) == {}
+def through(*handles: str) -> str:
+    """Return a write that comes through nodes that pass a handle on."""
+    before = "\n".join(("u = VarHandleOp shared_name=u", *handles))
+    return between("AssignVariableOp(same, one, ^read1)", before=before)
 
 
 @pytest.mark.parametrize(
-    ("write", "may_move"),
+    ("text", "feed", "expected"),
     [
-        ("write = AssignVariableOp(v, one, ^exit_i) dtype=float", True),
-        ("write = AssignVariableOp(enter_v, one, ^switch_i) dtype=float", False),
-        ("write = AssignVariableOp(enter_v, one, ^read) dtype=float", False),
-        ("write = AssignVariableOp(v, one) dtype=float", False),
+        (THREE, "", "read1=read0 read2=read0"),
+        (THREE, "read0", "read2=read1"),
+        (THREE, "read1", "read2=read0"),
+        # Reads share only where no write can lie between.
+        (between("AssignVariableOp(v, one, ^read1, ^read2)"), "", "read2=read1"),
+        (between("AssignVariableOp(v, one, ^read1)"), "", ""),
+        (between("AssignVariableOp(v, one, ^read1)", ", ^write"), "", ""),
+        (between("AssignVariableOp(v, one)"), "", ""),
+        # An unknown op that takes the handle counts as a write.
+        (between("NobodyKnowsThisOp(v)"), "", ""),
+        # Two handles of one name are one variable, but read separately.
+        (
+            between(
+                "AssignVariableOp(again, one, ^read1)",
+                ", ^write",
+                "again = VarHandleOp shared_name=v",
+            ),
+            *("", ""),
+        ),
+        # A write is seen whichever way the handle takes.
+        (
+            through(
+                "both = IdentityN(one, v) T=[float,resource]",
+                "same = Identity(both:1) T=resource",
+            ),
+            *("", ""),
+        ),
+        (
+            through(
+                "both = IdentityN(u, v) T=[resource,resource]",
+                "same = Identity(both:0) T=resource",
+            ),
+            *("", "read2=read1"),
+        ),
+        (
+            through(
+                "both = Merge(u, v) T=resource", "same = Identity(both:0) T=resource"
+            ),
+            *("", ""),
+        ),
+        # What may be dead at different times does not share.
+        (
+            f"""
+            {VARIABLE}
+            p = Placeholder dtype=bool
+            branch = Switch(v, p) T=resource
+            read1 = ReadVariableOp(branch:0) dtype=float
+            read2 = ReadVariableOp(branch:1) dtype=float
+            """,
+            *("", ""),
+        ),
     ],
-    ids=["after the loop", "in the loop", "in the loop after it", "any time"],
 )
-def test_a_read_stays_if_a_write_may_come_before_it(write: str, may_move: bool) -> None:
-    text = VARIABLE + READ_IN_LOOP.format(constant="true") + write
-    assert bool(hoisted(text)) == may_move
-
-
-def test_the_port_of_the_first_read_stands_for_the_others() -> None:
-    view, reads = reads_of(
-        VARIABLE
-        + "read0 = ReadVariableOp(v) dtype=float\n"
-        + "read1 = ReadVariableOp(v) dtype=float\n"
+def test_reads_that_surely_see_one_value_share_the_first(
+    text: str, feed: str, expected: str
+) -> None:
+    view, reads = reads_of(text, feed)
+    assert all(port.output == 0 for port in reads.canonical.values())
+    shared = (
+        f"{view.nodes[read.node].name}={view.nodes[first.node].name}"
+        for read, first in reads.canonical.items()
     )
-    first, second = view.index["read0"], view.index["read1"]
-    assert reads.canonical == {Port(second, 0): Port(first, 0)}
+    assert " ".join(shared) == expected
+
+
+CALL = "call = EagerPyFunc(^switch_i) Tin=[] Tout=[] token=t"
+
+
+@pytest.mark.parametrize(
+    ("text", "feed", "moves"),
+    [
+        (LOOP, "", True),
+        (LOOP, "read", False),
+        # Its handle may change.
+        (CHANGING, "", False),
+        # A write may come before it.
+        (f"{LOOP}write = AssignVariableOp(v, one, ^exit_i) dtype=float", "", True),
+        (
+            f"{LOOP}write = AssignVariableOp(enter_v, one, ^switch_i) dtype=float",
+            *("", False),
+        ),
+        (f"{LOOP}write = AssignVariableOp(enter_v, one, ^read) dtype=float", "", False),
+        (f"{LOOP}write = AssignVariableOp(v, one) dtype=float", "", False),
+        # It waits for Python code.
+        (f"{LOOP}{CALL}", "", True),
+        (f"{LOOP}{CALL}".replace("^read)", "^read, ^call)"), "", False),
+    ],
+)
+def test_a_read_leaves_its_loop_if_nothing_can_write_before_it(
+    text: str, feed: str, moves: bool
+) -> None:
+    view, reads = reads_of(text, feed)
+    enters = {Port(view.index["read"], 0): (view.index["enter_v"],)}
+    assert reads.hoists == (enters if moves else {})
 
 
 def test_a_variable_is_copied_when_it_is_read_only_if_rows_of_it_are_updated() -> None:
-    text = (
-        VARIABLE
-        + """
-        rows = Const dtype=int32
-        read = ReadVariableOp(v) dtype=float
-        again = ReadVariableOp(v) dtype=float
-        update = ResourceScatterSub(v, rows, one) dtype=float Tindices=int32
-        w = VarHandleOp shared_name=w
-        other = ReadVariableOp(w) dtype=float
-        whole = AssignSubVariableOp(w, one) dtype=float
-    """
-    )
-    view, reads = reads_of(text)
+    view, reads = reads_of(ROWS)
     assert {view.nodes[i].name for i in reads.copies} == {"read", "again"}
 
 
 def test_what_a_graph_leaves_out_counts_as_the_default_and_stays_out() -> None:
-    text = VARIABLE + READ_IN_LOOP.format(constant="false")
-    text += "first = ReadVariableOp(v) dtype=float\nsecond = ReadVariableOp(v)\n"
+    text = f"{CHANGING}first = ReadVariableOp(v) dtype=float\n"
+    text += "second = ReadVariableOp(v)\n"
     stripped = MetaGraphDef(graph_def=graph_from_text(text))
     meta_graph.strip_graph_default_valued_attrs(stripped)
     given = MetaGraphDef.FromString(stripped.SerializeToString()).graph_def
@@ -180,35 +186,3 @@ def test_what_a_graph_leaves_out_counts_as_the_default_and_stays_out() -> None:
     assert reads == reads_of(text)[1]
     assert len(reads.canonical) == 1
     assert stripped.graph_def == given
-
-
-@pytest.mark.parametrize("is_awaited", [False, True])
-def test_a_read_stays_if_it_waits_for_python_code(is_awaited: bool) -> None:
-    text = VARIABLE + READ_IN_LOOP.format(constant="true")
-    text += "call = EagerPyFunc(^switch_i) Tin=[] Tout=[] token=t"
-    if is_awaited:
-        text = text.replace("^read)", "^read, ^call)")
-    assert bool(hoisted(text)) == (not is_awaited)
-
-
-@pytest.mark.parametrize(
-    ("handles", "may_share"),
-    [
-        ("both = IdentityN(one, v) T=[float,resource]\nsame = Identity(both:1)", False),
-        ("both = IdentityN(u, v) T=[resource,resource]\nsame = Identity(both:0)", True),
-        ("both = Merge(u, v) T=resource\nsame = Identity(both:0)", False),
-    ],
-    ids=["passed on", "another passed on", "one of two"],
-)
-def test_a_write_is_seen_whichever_way_the_handle_takes(
-    handles: str, may_share: bool
-) -> None:
-    text = f"""
-        {VARIABLE}
-        u = VarHandleOp shared_name=u
-        {handles} T=resource
-        read1 = ReadVariableOp(v) dtype=float
-        write = AssignVariableOp(same, one, ^read1) dtype=float
-        read2 = ReadVariableOp(v) dtype=float
-    """
-    assert bool(shared(text)) == may_share

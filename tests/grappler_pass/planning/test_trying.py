@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
 from grappler_pass.costs.model import Expected
@@ -23,16 +24,8 @@ from tf_amp.tracing.grappler_preview import (
     optimized_graph,
 )
 
+Graph = tuple[GraphDef, Item, Callable[[], Shapes]]
 _ALLOW = OpLists.for_dtype("bfloat16").list_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A function's graph with what the pass is told of it."""
-
-    graph_def: tf.compat.v1.GraphDef
-    item: Item
-    shapes: Shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +77,9 @@ class Steps:
         self.kept.append(draft)
 
 
-def _step_of(function: Callable[[], tf.Tensor]) -> Step:
-    concrete = tf.function(function).get_concrete_function()
-    kept = kept_nodes(concrete.graph)
-    graph_def = optimized_graph(graph_with_variables(concrete.graph), kept)
-    return Step(graph_def, Item(fetch=kept), shapes_from_graph_def(graph_def))
-
-
-def _convolution_step() -> Step:
-    """Return gradients of a depthwise convolution, in bfloat16 many times slower."""
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """Gradients of a depthwise convolution, in bfloat16 many times slower."""
     images = tf.Variable(tf.ones([8, 32, 32, 64]))
     weight = tf.Variable(tf.ones([5, 5, 64, 1]))
 
@@ -106,18 +93,21 @@ def _convolution_step() -> Step:
         weight.assign_sub(to_weight * 1e-3)
         return tf.reduce_sum(to_inputs)
 
-    return _step_of(step)
+    traced = tf.function(step).get_concrete_function().graph
+    kept = kept_nodes(traced)
+    graph_def = optimized_graph(graph_with_variables(traced), kept)
+    shapes = shapes_from_graph_def(graph_def)
+    # What the pass is told of it.
+    return graph_def, Item(fetch=kept), lambda: shapes
 
 
-def _settings(
+def settings(
     own_steps: Steps | None, prices: BelievedPrices | None = None, level: str = "O1"
 ) -> Settings:
-    models = {"CPU": prices or BelievedPrices()}
-    lists = OpLists.for_dtype("bfloat16")
     return Settings(
         "bfloat16",
-        lists,
-        models,
+        OpLists.for_dtype("bfloat16"),
+        {"CPU": prices or BelievedPrices()},
         opt_level=level,
         own_steps=own_steps,
         memory=own_steps,
@@ -125,24 +115,19 @@ def _settings(
     )
 
 
-def _causes(rewrite: Rewrite) -> set[Cause]:
-    assert rewrite.plan is not None
-    return {decision.reason.cause for decision in rewrite.plan.decisions}
-
-
-def _rewritten(step: Step, settings: Settings) -> Rewrite:
-    return optimize(
-        step.graph_def, step.item, settings, shapes=lambda: step.shapes, name="step"
-    )
+def rewritten(graph: Graph, *given: object, **named: object) -> Rewrite:
+    graph_def, item, shapes = graph
+    return optimize(graph_def, item, settings(*given, **named), shapes=shapes)
 
 
 @pytest.mark.parametrize("error", [0.7, 0.01])
-def test_a_plan_known_to_be_slower_is_withdrawn_however_sure(error: float) -> None:
-    step = _convolution_step()
-    assert _rewritten(step, _settings(None)).changed
+def test_a_plan_known_to_be_slower_is_withdrawn_however_sure(
+    graph: Graph, error: float
+) -> None:
+    assert rewritten(graph, None).changed
     prices = BelievedPrices(error=error)
-    rewrite = _rewritten(step, _settings(Steps(Outcome.SLOWER), prices))
-    assert rewrite.graph_def is step.graph_def
+    rewrite = rewritten(graph, Steps(Outcome.SLOWER), prices)
+    assert rewrite.graph_def is graph[0]
     assert rewrite.plan is not None and rewrite.plan.is_empty
     assert rewrite.plan.casts == 0
     assert rewrite.plan.seconds_after == rewrite.plan.seconds_before
@@ -150,9 +135,9 @@ def test_a_plan_known_to_be_slower_is_withdrawn_however_sure(error: float) -> No
 
 
 @pytest.mark.parametrize("low_share", [0.1, 0.9])
-def test_a_plan_known_to_be_faster_is_kept(low_share: float) -> None:
-    settings = _settings(Steps(Outcome.FASTER), BelievedPrices(low_share))
-    assert _rewritten(_convolution_step(), settings).changed
+def test_a_plan_known_to_be_faster_is_kept(graph: Graph, low_share: float) -> None:
+    prices = BelievedPrices(low_share)
+    assert rewritten(graph, Steps(Outcome.FASTER), prices).changed
 
 
 @pytest.mark.parametrize(
@@ -163,12 +148,12 @@ def test_a_plan_known_to_be_faster_is_kept(low_share: float) -> None:
     ],
 )
 def test_where_nothing_is_known_an_uncertain_gain_is_not_applied(
-    answer: Outcome, cause: Cause
+    graph: Graph, answer: Outcome, cause: Cause
 ) -> None:
-    step, steps = _convolution_step(), Steps(answer)
-    assert _rewritten(step, _settings(steps)).changed
-    uncertain = _rewritten(step, _settings(steps, BelievedPrices(0.9)))
-    assert _causes(uncertain) >= {cause}
+    steps = Steps(answer)
+    assert rewritten(graph, steps).changed
+    uncertain = rewritten(graph, steps, BelievedPrices(0.9))
+    assert uncertain.plan is not None and uncertain.plan.filter(reason=cause).decisions
     assert not uncertain.changed and len(steps.asked) == 2
 
 
@@ -184,41 +169,45 @@ def test_where_nothing_is_known_an_uncertain_gain_is_not_applied(
     ],
 )
 def test_certain_is_a_gain_beyond_the_error_of_prices_found_on_this_device(
-    low_share: float, error: float, device: str | None, is_certain: bool
+    graph: Graph, low_share: float, error: float, device: str | None, is_certain: bool
 ) -> None:
     steps = Steps(Outcome.FASTER)
     profile = dataclasses.replace(DeviceProfile.load("cpu-generic"), device=device)
-    prices = BelievedPrices(low_share, error, profile)
-    _rewritten(_convolution_step(), _settings(steps, prices))
+    rewritten(graph, steps, BelievedPrices(low_share, error, profile))
     assert [trial.is_certain for trial in steps.asked] in ([is_certain], [])
 
 
 @pytest.mark.parametrize("is_faster", [True, False])
-def test_what_is_open_is_run_and_remembered_once_it_is_decided(is_faster: bool) -> None:
+def test_what_is_open_is_run_and_remembered_once_it_is_decided(
+    graph: Graph, is_faster: bool
+) -> None:
     steps = Steps(Outcome.OPEN)
-    assert _rewritten(_convolution_step(), _settings(steps)).changed
+    assert rewritten(graph, steps).changed
     steps.decided(is_faster)
     before, after = steps.kept
     assert before.is_open and any(before.low)
     assert any(after.low) is is_faster
 
 
-def test_what_can_gain_nothing_is_not_tried() -> None:
-    steps = Steps(Outcome.OPEN)
-    _rewritten(_convolution_step(), _settings(steps, BelievedPrices(0.999, 1e-3)))
-    assert steps.asked == []
-
-
-def test_the_plan_that_is_explained_is_the_one_that_is_run() -> None:
-    step, steps = _convolution_step(), Steps(Outcome.SLOWER)
-    plan = plan_graph(
-        step.graph_def, step.item, _settings(steps), shapes=lambda: step.shapes
-    )
-    assert plan.is_empty and len(steps.asked) == 1
-
-
-@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
-def test_only_the_level_that_asks_for_gain_tries(level: str) -> None:
+@pytest.mark.parametrize(
+    ("prices", "level"),
+    [
+        # What can gain nothing.
+        (BelievedPrices(0.999, 1e-3), "O1"),
+        # Levels that do not ask for a gain.
+        *((None, level) for level in ("O0", "O2", "O3")),
+    ],
+)
+def test_only_what_may_gain_is_tried_where_that_is_asked_for(
+    graph: Graph, prices: BelievedPrices | None, level: str
+) -> None:
     steps = Steps(Outcome.SLOWER)
-    _rewritten(_convolution_step(), _settings(steps, level=level))
+    rewritten(graph, steps, prices, level=level)
     assert steps.asked == []
+
+
+def test_the_plan_that_is_explained_is_the_one_that_is_run(graph: Graph) -> None:
+    steps = Steps(Outcome.SLOWER)
+    graph_def, item, shapes = graph
+    assert plan_graph(graph_def, item, settings(steps), shapes=shapes).is_empty
+    assert len(steps.asked) == 1
