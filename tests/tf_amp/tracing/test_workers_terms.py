@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -35,6 +36,13 @@ def key() -> Iterator[str]:
     workers._served.clear()
 
 
+def text_of(config: AmpConfig) -> str:
+    """Return what a coordinator of a job stamps of settings, without the job's key."""
+    settings_id = scope_registry.scope_from_config(config).id
+    with mock.patch.object(workers, "directed_key", lambda: "key"):
+        return workers.sent_settings(settings_id).removeprefix("key.")
+
+
 def adopted(settings_id: str, key: str, text: str) -> AmpConfig | None:
     """Return what an id stands for, once a server has met it with its terms."""
     workers.adopt_settings([(settings_id, f"{key}.{text}")], check_config)
@@ -43,7 +51,7 @@ def adopted(settings_id: str, key: str, text: str) -> AmpConfig | None:
 
 
 def test_a_server_takes_over_what_bears_on_numbers(key: str) -> None:
-    config = adopted("aaaaaa.1", key, workers._text_of(CONFIG))
+    config = adopted("aaaaaa.1", key, text_of(CONFIG))
 
     assert config is not None
     for name in ("dtype", "opt_level", "list_edits", "exclude", "tie", "enabled"):
@@ -56,7 +64,7 @@ def test_a_server_takes_over_what_bears_on_numbers(key: str) -> None:
 @pytest.mark.parametrize("of", ["other", "none"])
 def test_terms_of_another_job_are_not_taken(key: str, of: str) -> None:
     wrong = {"other": "0" * len(key), "none": ""}[of]
-    assert adopted(f"bbbbbb.{of}", wrong, workers._text_of(CONFIG)) is None
+    assert adopted(f"bbbbbb.{of}", wrong, text_of(CONFIG)) is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +78,7 @@ def test_damaged_terms_leave_a_graph_in_float32(key: str, text: str) -> None:
 def test_terms_for_a_profile_that_is_not_there_leave_a_graph_in_float32(
     key: str,
 ) -> None:
-    named = workers._text_of(AmpConfig(enabled=True, device_profile="/no/such.json"))
+    named = text_of(AmpConfig(enabled=True, device_profile="/no/such.json"))
     assert adopted("dddddd.1", key, named) is None
 
 
