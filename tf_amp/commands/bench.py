@@ -110,8 +110,6 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
     compared = jobs.methods_from_text(options.methods)
-    sizes = options.batches
-    batches = None if sizes is None else jobs.batches_from_text(sizes)
     target = jobs.target_of(options.target, options.script_arguments, options.signature)
     is_stored = target.kind == jobs.SAVED_MODEL
     if is_stored and options.mode == "train":
@@ -122,7 +120,7 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
         target,
         options.mode or ("infer" if is_stored else "train"),
         compared,
-        jobs.batches_of(target, batches),
+        jobs.batches_of(target, options.batches),
         options.seconds,
         options.step_seconds,
         options.warm,

@@ -32,19 +32,15 @@ def add_options(options: Options) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    if options.out is not None:
-        _check_out(options.out)
+    path = options.out
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
+        check_writable("--out", path)
     check_tensorflow()
     return calibrate_this_cpu(options.seconds, options.out)
-
-
-def _check_out(path: pathlib.Path) -> None:
-    """Refuse a file that could not be written; make its folder, as for the cache."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
-    check_writable("--out", path)
 
 
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:

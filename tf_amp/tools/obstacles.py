@@ -219,22 +219,17 @@ class AuditedNode:
                 yield rows[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """The reason that holds an op back, and the remedy; empty where there is none."""
+def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
+    """Return what holds a node back, by the first rule that applies, and a remedy.
 
-    why: str
-    remedy: str = ""
-
-
-def finding_of(case: AuditedNode) -> Finding:
-    """Return the finding of the first rule that applies."""
+    The remedy is empty where there is none.
+    """
     row, product = case.decision, case.product
     if not case.is_low and case.cause not in ("COST", "CASTS", "MARGIN"):
         # Op lists or the caller keep it in float32, whatever it costs.
-        return Finding(_reason_text(case), _list_remedy(case))
-    if (finding := _wasteful_product(case)) is not None:
-        return finding
+        return _reason_text(case), _list_remedy(case)
+    if (wasteful := _wasteful_product(case)) is not None:
+        return wasteful
     is_cast_heavy = row.cast_seconds >= _CAST_SHARE * case.seconds
     if is_cast_heavy if case.is_low else case.cause == "CASTS":
         why = (
@@ -243,24 +238,24 @@ def finding_of(case: AuditedNode) -> Finding:
             else "16 bits are faster, the casts around it are not worth it"
         )
         remedies = map(_neighbor_remedy, case.float32_neighbors())
-        return Finding(why, next(filter(None, remedies), ""))
+        return why, next(filter(None, remedies), "")
     launch = max(case.roofline.overhead_seconds, case.roofline.dispatch_seconds)
     starts = launch * max(len(case.works), 1) * case.weight
     if case.seconds <= _LAUNCHES * starts:
-        return Finding(
+        return (
             f"starting it ({1e6 * launch:.0f} us) takes most of the time",
             "larger batch, or fuse it with its neighbors (XLA)",
         )
     if not case.is_low:
         # Its price in 16 bits is no better.
-        return Finding(str(row.reason))
+        return str(row.reason), ""
     if product is not None and case.memory_seconds <= _HALF_FULL * case.seconds:
-        return Finding(
+        return (
             f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
             "the 16-bit units busy",
             "wider layers, multiples of 128",
         )
-    return Finding(
+    return (
         "bound by memory: 16 bits halve what is moved, no more",
         "" if product is None else "wider layers do more with what they read",
     )
@@ -292,7 +287,7 @@ def _list_remedy(case: AuditedNode) -> str:
     return f"if you know it to be harmless: {edit}" if edit else ""
 
 
-def _wasteful_product(case: AuditedNode) -> Finding | None:
+def _wasteful_product(case: AuditedNode) -> tuple[str, str] | None:
     """Look for rows that tensor cores cannot read, and for units without a tile."""
     units, product = case.roofline.multiprocessors, case.product
     if units is None or product is None:
@@ -303,14 +298,14 @@ def _wasteful_product(case: AuditedNode) -> Finding | None:
         places[product.n] = "columns (n) of"
         names = " and ".join(f"{places[size]} {size}" for size in sizes)
         changes = ", ".join(f"{size} -> {-(-size // step) * step}" for size in sizes)
-        return Finding(
+        return (
             f"{names}: no multiple of {step}, tensor cores idle or starve",
             f"make the dimension a multiple of {step}: {changes}",
         )
     share = units.fill(product)
     if share > _HALF_FULL:
         return None
-    return Finding(
+    return (
         f"{product.m} x {product.n} fills {share:.0%} of the {units.count} "
         "multiprocessors",
         "larger batch",
@@ -354,10 +349,11 @@ class Obstacle:
 
 def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
     """Return the nodes that lose most by their plans, alike ones together."""
-    groups: dict[tuple[str, str, str, Finding], list[AuditedNode]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[AuditedNode]] = defaultdict(list)
     for case in itertools.chain.from_iterable(map(_losing, functions)):
         row = case.decision
-        groups[row.op, case.shape, row.dtype, finding_of(case)].append(case)
+        key = (row.op, case.shape, row.dtype, *reason_and_remedy(case))
+        groups[key].append(case)
     obstacles = (
         Obstacle(
             op=op,
@@ -366,10 +362,10 @@ def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
             dtype=dtype,
             seconds=sum(case.seconds for case in cases),
             lost_seconds=sum(case.seconds - case.best_seconds for case in cases),
-            why=finding.why,
-            remedy=finding.remedy,
+            why=why,
+            remedy=remedy,
         )
-        for (op, shape, dtype, finding), cases in groups.items()
+        for (op, shape, dtype, why, remedy), cases in groups.items()
     )
     ranked = sorted(obstacles, key=lambda obstacle: -obstacle.lost_seconds)
     return tuple(ranked[:_SHOWN])

@@ -246,12 +246,12 @@ def _op_times(
     draft: Draft, before: Mapping[str, float], after: Mapping[str, float]
 ) -> tuple[OpTimes, ...]:
     """Return the times of each op, given what nodes took; the slowest first."""
-    plan, prices = draft.plan, draft.prices
+    plan, prices, low_nodes = draft.plan, draft.prices, draft.low_nodes
     predicted32: dict[str, float] = defaultdict(float)
     predicted16: dict[str, float] = defaultdict(float)
     for node in draft.view.nodes:
         float32 = prices.float32[node.index]
-        low = prices.low[node.index] if node.index in draft.low_nodes else None
+        low = prices.low[node.index] if node.index in low_nodes else None
         predicted32[node.op] += float32
         predicted16[node.op] += float32 if low is None else low
     nodes_alone = sum(predicted16.values()) + plan.call_seconds + prices.executor

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.forking import run_forked_command
+from tests.command_lines import run_line
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
 from tf_amp.commands import _results, cli
@@ -44,10 +44,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def tf_amp_of(folder, *arguments, env=None):
-    return run_forked_command(("-m", "tf_amp", *arguments), cwd=folder, env=env)
-
-
 def fresh_tf_amp_of(folder, *arguments):
     return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder)
 
@@ -64,7 +60,7 @@ def test_a_script_needs_no_run_and_its_exit_code_is_kept(folder):
     done = fresh_tf_amp_of(folder, "scripts/script.py", "fail")
     assert (done.code, "neighbor" in done.out) == (7, True)
     (folder / "explian").write_text("print('ran')")
-    assert tf_amp_of(folder, "explian").out == "ran\n"
+    assert run_line("tf-amp explian", folder).out == "ran\n"
 
 
 def test_a_module_runs_as_under_python(folder):
@@ -76,7 +72,7 @@ def test_a_module_runs_as_under_python(folder):
 
 def test_a_script_is_rewritten_with_the_options_given(folder):
     options = "--dtype float16 --opt-level o2 --verbose --log out scripts/train.py"
-    done = tf_amp_of(folder, "run", *options.split(), env={SWITCH: "0"})
+    done = run_line(f"tf-amp run {options}", folder, env={SWITCH: "0"})
     assert done.out.splitlines() == ["float16 O2"], done.err
     assert "float type attributes to float16 (O2" in done.err
     assert len(list((folder / "out").iterdir())) == 4
@@ -94,7 +90,7 @@ def test_run_takes_every_setting_of_enable(folder):
     options = """run --exclude ^head/ --exclude softmax --loss-scale 8 --tune off
         --fuse off --quiet --strict --check off --add deny=Tanh,Exp --add allow=Mine
         --remove clear=Pad told.py"""
-    assert tf_amp_of(folder, *options.split()).lines() == [
+    assert run_line(f"tf-amp {options}", folder).lines() == [
         "('^head/', 'softmax') StaticLossScale(value=8.0) off () False True False",
         "True",
     ]

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.planning.plan import Plan
-from tests.forking import run_forked_command
+from tests.command_lines import run_line
 from tf_amp.commands import cli
 
+PAGE = "tf-amp report train.py -o page.html --device-profile cpu-avx512-bf16"
 SCRIPT = """
 import sys
 import tensorflow as tf
@@ -132,8 +133,7 @@ def test_pages_and_numbers_are_of_the_batch_that_is_named(
 
 def test_a_script_has_a_page_though_it_fails(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = "-m tf_amp report train.py -o page.html --device-profile cpu-avx512-bf16"
-    outcome = run_forked_command(command.split(), cwd=tmp_path)
+    outcome = run_line(PAGE, tmp_path)
     assert outcome.code == 1, outcome.err
     html = (tmp_path / "page.html").read_text()
     assert "Precision of train.py" in html and "Where the time goes" in html
@@ -142,9 +142,7 @@ def test_a_script_has_a_page_though_it_fails(tmp_path):
 @pytest.mark.parametrize("folder", ["", "graphs"])
 def test_a_page_has_the_graphs_of_child_processes(folder, tmp_path):
     (tmp_path / "train.py").write_text(PARENT)
-    command = "-m tf_amp report train.py -o page.html --device-profile cpu-avx512-bf16"
-    env = {"TF_AMP_LOG": folder}
-    done = run_forked_command(command.split(), cwd=tmp_path, env=env)
+    done = run_line(PAGE, tmp_path, env={"TF_AMP_LOG": folder})
     assert done.code == 0, done.err
     html = (tmp_path / "page.html").read_text()
     assert all(f"{name}: Verdict" in html for name in ("forked", "started", "own"))
@@ -160,8 +158,7 @@ def test_a_page_of_fit_has_the_skipped_steps_and_the_last_loss_scale(tmp_path):
         "TF_AMP_LOSS_SCALE": f"dynamic:initial={2**24}",
         "TF_AMP_LOG": "graphs",
     }
-    arguments = ("-m", "tf_amp", "report", "train.py", "-o", "page.html")
-    done = run_forked_command(arguments, cwd=tmp_path, env=env)
+    done = run_line("tf-amp report train.py -o page.html", tmp_path, env=env)
     assert done.code == 0, done.err
     html = (tmp_path / "page.html").read_text()
     card = re.search(r"<b>(\d+)</b><span>steps skipped</span><small>(.*)</small>", html)

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.forking import run_forked, run_forked_command
+from tests.command_lines import run_line
+from tests.forking import run_forked
 from tests.processes import run, sources
 from tf_amp import errors
 from tf_amp.tools.job_record import record_from_path
@@ -64,18 +65,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def tf_amp_of(folder, *words):
-    command = ("-m", "tf_amp", *" ".join(words).split())
-    return run_forked_command(command, cwd=folder)
-
-
 def frames_in(text):
     return re.findall(r'File "([^"]*)", line (\d+)', text)
 
 
 @pytest.mark.parametrize("command", ["run", *COMMANDS, "report"])
 def test_the_frames_are_those_of_the_script(folder, command):
-    done = tf_amp_of(folder, command, "failing.py")
+    done = run_line(f"tf-amp {command} failing.py", folder)
     assert done.code == 1
     lines = [("failing.py", "5"), ("failing.py", "3")]
     assert frames_in(done.err) == lines, done.err
@@ -87,7 +83,7 @@ def test_the_frames_are_those_of_the_script(folder, command):
     [("broken.py", ["broken.py"]), ("-m pack.sub", ["pack/__init__.py"] * 2)],
 )
 def test_a_script_that_cannot_begin_has_no_frames_of_ours(folder, script, frames):
-    done = tf_amp_of(folder, "run", script)
+    done = run_line(f"tf-amp run {script}", folder)
     assert done.code == 1
     names = [name.removeprefix(f"{folder}/") for name, _ in frames_in(done.err)]
     assert names == frames, done.err
@@ -95,7 +91,7 @@ def test_a_script_that_cannot_begin_has_no_frames_of_ours(folder, script, frames
 
 @pytest.mark.parametrize("script", ["wrong.py", "-m wrong"])
 def test_an_error_of_ours_that_a_script_raises_is_the_scripts_own(folder, script):
-    done = tf_amp_of(folder, "run", script)
+    done = run_line(f"tf-amp run {script}", folder)
     assert done.code == 1
     assert "in build" in done.err and "received 'float8'" in done.err
 
@@ -107,7 +103,7 @@ def test_a_scripts_own_hook_gets_what_python_would_give_it(folder):
         "    *(each.name for each in traceback.extract_tb(frames)))\n"
         "1 / 0\n"
     )
-    done = tf_amp_of(folder, "hooked.py")
+    done = run_line("tf-amp hooked.py", folder)
     assert done.out == "<module>\n", done.err
 
 
@@ -140,7 +136,7 @@ def test_other_errors_go_to_the_hook_that_was_there(monkeypatch):
 
 @pytest.mark.parametrize("command", ["explain", "report"])
 def test_a_command_says_that_it_was_interrupted(folder, command):
-    done = tf_amp_of(folder, command, "ctrl_c.py")
+    done = run_line(f"tf-amp {command} ctrl_c.py", folder)
     assert done.code == 130
     assert done.err.endswith("tf-amp: interrupted.\n")
     assert "Traceback" not in done.err
@@ -156,7 +152,7 @@ def test_a_script_that_is_run_and_interrupted_ends_as_under_python(folder):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_standard_output_holds_json_alone(folder, command):
-    done = tf_amp_of(folder, command, "printing.py --json")
+    done = run_line(f"tf-amp {command} printing.py --json", folder)
     assert done.code == 0, done.err
     assert json.loads(done.out)
     assert [text for text in SAID if text in done.err] == list(SAID)
@@ -166,6 +162,6 @@ def test_standard_output_holds_json_alone(folder, command):
 
 
 def test_without_json_a_script_prints_where_it_always_does(folder):
-    done = tf_amp_of(folder, "explain printing.py")
+    done = run_line("tf-amp explain printing.py", folder)
     assert [text for text in SAID if text in done.out] == list(SAID)
     assert not any(text in done.err for text in SAID)

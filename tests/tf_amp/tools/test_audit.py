@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import pathlib
 import re
-import textwrap
 import time
 from types import SimpleNamespace
 
@@ -19,12 +17,12 @@ import tf_amp
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.graph.op_traits import INPUT
 from grappler_pass.planning.plan import Cause, Reason
-from tests.forking import run_forked_command
+from tests.command_lines import run_line
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.tools import running_scripts, target_device
 from tf_amp.tools.audit import audit_saved_model
-from tf_amp.tools.obstacles import Finding, finding_of
+from tf_amp.tools.obstacles import reason_and_remedy
 
 
 @pytest.fixture(scope="module")
@@ -200,8 +198,8 @@ def node(*, is_low, cast, low=1.0, cause="ALLOW", reason="", beside=()):
     ids=["input", "output", "denied", "constant", "several", "none"],
 )
 def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
-    finding = finding_of(node(is_low=True, cast=1.0, beside=beside))
-    assert finding == Finding("casts take 1e+03 ms of it", remedy)
+    found = reason_and_remedy(node(is_low=True, cast=1.0, beside=beside))
+    assert found == ("casts take 1e+03 ms of it", remedy)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +215,7 @@ def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
     ],
 )
 def test_casts_are_blamed_where_they_are_the_reason(case, why):
-    assert finding_of(case).why.startswith(why)
+    assert reason_and_remedy(case)[0].startswith(why)
 
 
 def fused(x, w, bias):
@@ -364,16 +362,16 @@ sys.exit({code})
 
 
 def audited_script(
-    tmp_path: pathlib.Path, *arguments, compiled=False, code=0, device="v100", env=None
+    tmp_path, more="", *, compiled=False, code=0, device="v100", env=None
 ):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT).format(compiled=compiled, code=code))
-    command = ("-m", "tf_amp", "audit", str(script), "--device", device)
-    return run_forked_command((*command, *arguments), env=env)
+    text = SCRIPT.format(compiled=compiled, code=code)
+    (tmp_path / "script.py").write_text(text)
+    line = f"tf-amp audit script.py --device {device} {more}"
+    return run_line(line, tmp_path, env=env)
 
 
 def test_a_script_runs_in_float32_with_its_graphs_planned_though_it_fails(tmp_path):
-    done = audited_script(tmp_path, "--", "--lr", "1", code=3)
+    done = audited_script(tmp_path, "-- --lr 1", code=3)
     assert done.code == 1, done.err
     assert "dtype float32 arguments ['--lr', '1']" in done.out
     assert "step: float16 does not pay on v100" in " ".join(done.out.split())

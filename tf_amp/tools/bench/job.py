@@ -40,7 +40,6 @@ from tf_amp.report.codec import Stored
 MODES = ("train", "infer")
 SCRIPT, FUNCTION, SAVED_MODEL = "script", "function", "saved_model"
 BATCH_PLACE = "{batch}"
-_DEFAULT_BATCHES = (1, 8, 32)
 _CHUNK_BYTES = 2**20
 _LOADED = ("saved_model.pb*", "variables/*", "assets/**/*")
 
@@ -143,38 +142,34 @@ def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Tar
     return Target(kind, name, tuple(arguments), signature, digest)
 
 
-def batches_of(
-    target: Target, given: tuple[int, ...] | None
-) -> tuple[int, ...] | tuple[None]:
-    """Return the sizes given, for which a script needs a place, or defaults."""
-    if target.kind != SCRIPT:
-        return given or _DEFAULT_BATCHES
-    is_placed = any(BATCH_PLACE in each for each in target.arguments)
-    if given is None:
-        if is_placed:
-            raise ConfigError(f"{BATCH_PLACE} in the arguments needs --batches.")
-        return (None,)
-    text = pathlib.Path(target.name).read_text(errors="replace")
-    if not is_placed and BENCH_BATCH not in text:
-        raise ConfigError(
-            f"--batches: {target.name} has no way to receive a batch size. Put "
-            f"{BATCH_PLACE} into its arguments (-- --batch-size {BATCH_PLACE}), let it "
-            f"read the environment variable {BENCH_BATCH}, or leave --batches out."
-        )
-    return given
+def batches_of(target: Target, text: str | None) -> tuple[int, ...] | tuple[None]:
+    """Return the sizes of a list such as "1,8,32", each once; None: defaults.
 
-
-def batches_from_text(text: str) -> tuple[int, ...]:
-    """Return batch sizes of 1 or more from a list such as "1,8,32", each once."""
-    found = []
-    for each in text.split(","):
+    A script needs a place for them, and has one of its own by default.
+    """
+    sizes = []
+    for each in ("1,8,32" if text is None else text).split(","):
         if not (each.strip().isdecimal() and int(each) > 0):
             raise ConfigError(
                 f"--batches: received {each!r}; allowed are whole numbers of 1 or "
                 "more, such as 1,8,32."
             )
-        found.append(int(each))
-    return tuple(dict.fromkeys(found))
+        sizes.append(int(each))
+    if target.kind == SCRIPT:
+        is_placed = any(BATCH_PLACE in each for each in target.arguments)
+        if text is None:
+            if is_placed:
+                raise ConfigError(f"{BATCH_PLACE} in the arguments needs --batches.")
+            return (None,)
+        program = pathlib.Path(target.name).read_text(errors="replace")
+        if not is_placed and BENCH_BATCH not in program:
+            raise ConfigError(
+                f"--batches: {target.name} has no way to receive a batch size. Put "
+                f"{BATCH_PLACE} into its arguments (-- --batch-size {BATCH_PLACE}), "
+                f"let it read the environment variable {BENCH_BATCH}, or leave "
+                "--batches out."
+            )
+    return tuple(dict.fromkeys(sizes))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from grappler_pass.eligibility.exclusions import (
     without_call_scopes,
 )
 from grappler_pass.functions import conversion
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import GraphView, Node
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import checked_settings
 from tf_amp.config.setting_values import (
@@ -203,13 +203,7 @@ def verified(
     verification = dataclasses.replace(verification, data=data)
     if not bisect or verification.ok or rewrite.plan is None:
         return verification
-    search = _Search(controls, rewrite.plan)
-    culprits = culprits_among(search.suspects, search.holds_with) or ()
-    return dataclasses.replace(
-        verification,
-        culprits=tuple(map(search.described, culprits)),
-        tries=search.tries,
-    )
+    return _with_culprits(verification, controls, rewrite.plan)
 
 
 def with_lowered_scale(case: GraphCase, graph_def: GraphDef, values: Values) -> Values:
@@ -312,42 +306,38 @@ class _Controls:
         )
 
 
-class _Search:
-    """Tries parts of a plan beside the same controls, and counts."""
+def _with_culprits(
+    verification: Verification, controls: _Controls, plan: Plan
+) -> Verification:
+    """Try parts of a plan beside the same controls until its culprits are known."""
+    case, low = controls.case, set(_low_nodes(plan))
+    view = GraphView.from_graph_def(case.graph_def, case.item)
+    suspects = [view.nodes[index] for index in view.order]
+    suspects = [node for node in suspects if node.name in low]
+    rows = (row.slot.node for row in plan.decisions)
+    never_low = dict.fromkeys(name for name in rows if name not in low)
+    tries = 0
 
-    def __init__(self, controls: _Controls, plan: Plan) -> None:
-        self._controls = controls
-        case = controls.case
-        view = GraphView.from_graph_def(case.graph_def, case.item)
-        self._nodes = {node.name: node for node in view.nodes}
-        low = set(_low_nodes(plan))
-        names = (view.nodes[index].name for index in view.order)
-        self.suspects = tuple(name for name in names if name in low)
-        rows = (row.slot.node for row in plan.decisions)
-        self._never_low = tuple(dict.fromkeys(name for name in rows if name not in low))
-        self.tries = 0
-
-    def holds_with(self, cleared: Sequence[str]) -> bool:
-        """Try whether the numbers hold with some suspects in float32."""
-        if len(cleared) == len(self.suspects):
+    def holds_with(cleared: Sequence[Node]) -> bool:
+        nonlocal tries
+        if len(cleared) == len(suspects):
             return True
         if not cleared:
             return False
-        self.tries += 1
-        progress.report("trying parts of the plan", self.tries)
-        kept = (*self._never_low, *cleared)
-        rewrite = _rewritten(self._controls.case, kept, opt_level=_LEVEL)
-        return self._controls.verification_of(rewrite).ok
+        tries += 1
+        progress.report("trying parts of the plan", tries)
+        kept = (*never_low, *(node.name for node in cleared))
+        rewrite = _rewritten(case, kept, opt_level=_LEVEL)
+        return controls.verification_of(rewrite).ok
 
-    def described(self, name: str) -> Culprit:
-        """Return a node as people know it."""
-        node = self._nodes[name]
+    culprits = []
+    for node in culprits_among(suspects, holds_with) or ():
+        own_name = without_call_scopes(node.name)
         forward_ops = forward_names(node.proto)
-        forward = forward_ops[-1] if forward_ops else differentiated(name)
-        forward = forward or without_call_scopes(name)
-        layer = forward.rpartition("/")[0]
-        pattern = f"^{re.escape(without_call_scopes(name))}$"
-        return Culprit(name, node.op, layer, pattern)
+        forward = forward_ops[-1] if forward_ops else differentiated(node.name)
+        layer = (forward or own_name).rpartition("/")[0]
+        culprits.append(Culprit(node.name, node.op, layer, f"^{re.escape(own_name)}$"))
+    return dataclasses.replace(verification, culprits=tuple(culprits), tries=tries)
 
 
 def culprits_among(

@@ -16,7 +16,6 @@ from tf_amp.tools.bench.job import (
     SAVED_MODEL,
     SCRIPT,
     Run,
-    batches_from_text,
     batches_of,
     digest_of_module,
     digest_of_saved_model,
@@ -40,10 +39,6 @@ def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:
         (1, 8, "keras"),
         (1, 8, "float32"),
     ]
-
-
-def test_batch_sizes_come_once_each_in_the_order_given() -> None:
-    assert batches_from_text("32, 8,32") == (32, 8)
 
 
 def test_what_is_run_is_told_by_what_there_is(tmp_path: pathlib.Path) -> None:
@@ -71,8 +66,8 @@ def test_a_script_gets_its_batch_size_by_place_or_by_variable(
     deaf.write_text("pass")
     reading.write_text("import os; os.environ['TF_AMP_BENCH_BATCH']")
     placed = target_of(str(deaf), ("--n={batch}",), None)
-    assert batches_of(placed, (4,)) == (4,)
-    assert batches_of(target_of(str(reading), (), None), (4,)) == (4,)
+    assert batches_of(placed, "32, 8,32") == (32, 8)
+    assert batches_of(target_of(str(reading), (), None), "4") == (4,)
     assert batches_of(target_of(str(deaf), (), None), None) == (None,)
     assert batches_of(target_of("module:step", (), None), None) == (1, 8, 32)
 

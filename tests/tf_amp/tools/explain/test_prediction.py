@@ -73,10 +73,6 @@ def test_a_prediction_prints_plan_ops_and_misses(measured: Prediction) -> None:
     assert f"largest misses: {measured.top(3).misses()[0].op}" in text
 
 
-def test_a_prediction_is_loaded_as_it_was_saved(measured: Prediction) -> None:
-    assert Prediction.from_json(measured.to_json()) == measured
-
-
 def test_parts_of_a_split_op_count_for_it_and_not_as_casts() -> None:
     kernel, bias = tf.ones([3, 3, 32, 32]), tf.ones([32])
 

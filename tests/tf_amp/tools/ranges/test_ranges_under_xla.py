@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tests.forking import run_forked_command
+from tests.command_lines import run_line
 from tf_amp.config.ranges import Ranges
 
 WIDTH = 8
@@ -99,8 +99,7 @@ def test_scripts_are_recorded_in_loops_and_branches_of_compiled_functions(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "train.py").write_text(_SCRIPT)
-    command = ["-m", "tf_amp", "ranges", "train.py", "--out", "ranges.json"]
-    done = run_forked_command(command, cwd=tmp_path)
+    done = run_line("tf-amp ranges train.py --out ranges.json", tmp_path)
     assert done.code == 0, done.err
     seen = Ranges.load(tmp_path / "ranges.json").tensors
     (large,) = (each for each in seen if each.node.endswith("/large"))
@@ -110,7 +109,7 @@ def test_scripts_are_recorded_in_loops_and_branches_of_compiled_functions(
 
     def printed(**env: str) -> list[str]:
         on = {"TF_ENABLE_AUTO_MIXED_PRECISION": "float16", "TF_AMP_OPT_LEVEL": "O2"}
-        return run_forked_command(["train.py"], env={**on, **env}, cwd=tmp_path).lines()
+        return run_line("python train.py", tmp_path, env={**on, **env}).lines()
 
     assert printed() == ["True", "False"]
     assert printed(TF_AMP_RANGES="ranges.json") == ["True", "True"]

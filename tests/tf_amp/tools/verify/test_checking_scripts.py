@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
+from tests.command_lines import run_line
 from tests.forking import run_forked_command
-from tests.processes import Outcome
 
 # The third batch is out of float16's range, within the first layer.
 _TRAINING = """
@@ -61,11 +61,6 @@ def _script(tmp_path: pathlib.Path, text: str) -> pathlib.Path:
     return path
 
 
-def _tf_amp(*arguments: object, cwd: pathlib.Path, **env: str) -> Outcome:
-    command = ["-m", "tf_amp", *map(str, arguments)]
-    return run_forked_command(command, cwd=cwd, env=env)
-
-
 def _loss(printed: str) -> str:
     return next(line for line in printed.splitlines() if line.startswith("loss"))
 
@@ -73,8 +68,8 @@ def _loss(printed: str) -> str:
 def test_a_training_script_is_verified_at_its_first_step(tmp_path):
     script = _script(tmp_path, _TRAINING)
     plain = run_forked_command([str(script), "--fast"], cwd=tmp_path)
-    options = ("--dtype", "bfloat16", "--opt-level", "O2", "--json")
-    done = _tf_amp("verify", script, *options, "--", "--fast", cwd=tmp_path)
+    options = "--dtype bfloat16 --opt-level O2 --json -- --fast"
+    done = run_line(f"tf-amp verify train.py {options}", tmp_path)
     assert done.code == 0, done.err
     # The program runs in float32, on the same data, to the same result.
     assert _loss(done.err) == _loss(plain.out)
@@ -91,24 +86,25 @@ def test_a_training_script_is_verified_at_its_first_step(tmp_path):
 
 
 def test_what_a_script_was_seen_to_overflow_stays_float32_in_later_runs(tmp_path):
-    script, file = _script(tmp_path, _TRAINING), tmp_path / "ranges.json"
-    done = _tf_amp("ranges", script, "--limit", 512, "--out", file, cwd=tmp_path)
+    script = _script(tmp_path, _TRAINING)
+    line = "tf-amp ranges train.py --limit 512 --out ranges.json"
+    done = run_line(line, tmp_path)
     assert done.code == 0, done.err
     assert "in batch 3, beyond 512" in done.out
     later = tmp_path / "later.py"
     later.write_text(_REASONS.replace("SCRIPT", repr(str(script))))
-    run = ("run", "--opt-level", "O2", "--dtype", "bfloat16", "--ranges", file, later)
-    kept = _tf_amp(*run, cwd=tmp_path).lines()[-1]
+    options = "--opt-level O2 --dtype bfloat16 --ranges ranges.json"
+    kept = run_line(f"tf-amp run {options} later.py", tmp_path).lines()[-1]
     assert "/first_1/Relu" in kept and "/last_1" in kept
 
 
 def test_a_session_is_verified_and_its_culprits_are_written_to_a_file(tmp_path):
-    script, file = _script(tmp_path, _SESSION), tmp_path / "exclude.txt"
-    options = ("--tolerance", 1e-5, "--bisect", "--write", file)
-    done = _tf_amp("verify", script, *options, cwd=tmp_path, **_FORCED)
+    _script(tmp_path, _SESSION)
+    line = "tf-amp verify train.py --tolerance 1e-5 --bisect --write exclude.txt"
+    done = run_line(line, tmp_path, env=_FORCED)
     assert done.code == 1, done.err
     assert "MatMul (MatMul)" in done.out and "gradient" in done.out
-    assert "^MatMul$" in file.read_text()
+    assert "^MatMul$" in (tmp_path / "exclude.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -131,9 +127,9 @@ def test_a_command_line_that_makes_no_sense_is_refused(
 
 
 def test_an_exclusion_that_matches_nothing_is_told(tmp_path):
-    script = _script(tmp_path, _SESSION)
-    exclude = ("--exclude", "^MatMul", "--exclude", "no_such_name")
-    done = _tf_amp("verify", script, *exclude, cwd=tmp_path, **_FORCED)
+    _script(tmp_path, _SESSION)
+    line = "tf-amp verify train.py --exclude ^MatMul --exclude no_such_name"
+    done = run_line(line, tmp_path, env=_FORCED)
     said = [line for line in done.err.splitlines() if "exclude" in line]
     assert said == [
         "tf-amp: exclude: 'no_such_name' matches no operation of what was verified."
@@ -171,12 +167,12 @@ print("loss", float(tape.gradient(value, body)[0, 0]), float(train(x)), float(tr
 
 
 def test_compiled_functions_are_verified_under_xla(tmp_path):
-    script, file = _script(tmp_path, _COMPILED), tmp_path / "exclude.txt"
+    script = _script(tmp_path, _COMPILED)
     plain = run_forked_command([str(script)], cwd=tmp_path)
-    options = ("--bisect", "--write", file, "--json")
     # XLA compiles a graph anew for each scale that is tried, down from this one.
     forced = {**_FORCED, "TF_AMP_LOSS_SCALE": "dynamic:initial=2"}
-    done = _tf_amp("verify", script, *options, cwd=tmp_path, **forced)
+    line = "tf-amp verify train.py --bisect --write exclude.txt --json"
+    done = run_line(line, tmp_path, env=forced)
     assert done.code == 1, done.err
     wanted, loss = (_loss(each).split()[1:] for each in (plain.out, done.err))
     assert list(map(float, loss)) == pytest.approx(list(map(float, wanted)), 1e-4)
@@ -186,4 +182,4 @@ def test_compiled_functions_are_verified_under_xla(tmp_path):
     assert any(name.startswith("__backward_forward") for name in found)
     gradients = [c["name"] for c in found["train"]["checks"] if c["kind"] == "gradient"]
     assert sorted(gradients) == ["body", "huge"]
-    assert "culprit" in file.read_text()
+    assert "culprit" in (tmp_path / "exclude.txt").read_text()
