@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -181,8 +182,6 @@ class _Campaign:
         self._command = command
         self._seeds = seeds
         self._jobs = jobs
-        size = min(MOST_SEEDS_PER_WORKER, math.ceil(len(seeds) / jobs))
-        self._chunks = iter(seeds[i : i + size] for i in range(0, len(seeds), size))
         self._lock = threading.Lock()
         self._done: set[int] = set()
         self._totals: Counter[str] = Counter()
@@ -194,33 +193,30 @@ class _Campaign:
         return next((s for s in self._seeds if s not in self._done), self._seeds.stop)
 
     def run(self) -> None:
+        size = min(MOST_SEEDS_PER_WORKER, math.ceil(len(self._seeds) / self._jobs))
+        starts = range(0, len(self._seeds), size)
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress("{task.description}", *columns) as progress:
+        with (
+            Progress("{task.description}", *columns) as progress,
+            ThreadPoolExecutor(self._jobs) as pool,
+        ):
             task = progress.add_task("seeds", total=len(self._seeds))
-            threads = [
-                threading.Thread(target=self._serve, args=(progress, task), daemon=True)
-                for _ in range(self._jobs)
-            ]
-            for thread in threads:
-                thread.start()
+
+            def serve(start: int) -> None:
+                """Work a chunk off; after a crash go on behind the seed that did it."""
+                chunk = self._seeds[start : start + size]
+                while chunk and not self._stopped:
+                    for outcome in self._command.outcomes_of_worker(chunk):
+                        if self._stopped:
+                            return
+                        self._take(outcome, progress)
+                        progress.advance(task)
+                        chunk = range(outcome["seed"] + 1, chunk.stop)
+
             try:
-                for thread in threads:
-                    thread.join()
+                list(pool.map(serve, starts))
             finally:
                 self._stopped = True
-
-    def _serve(self, progress: Progress, task: int) -> None:
-        """Work chunks off; after a crash go on behind the seed that caused it."""
-        while (chunk := self._next_chunk()) is not None:
-            while chunk and not self._stopped:
-                for outcome in self._command.outcomes_of_worker(chunk):
-                    self._take(outcome, progress)
-                    progress.advance(task)
-                    chunk = range(outcome["seed"] + 1, chunk.stop)
-
-    def _next_chunk(self) -> range | None:
-        with self._lock:
-            return None if self._stopped else next(self._chunks, None)
 
     def _take(self, outcome: dict[str, Any], progress: Progress) -> None:
         with self._lock:

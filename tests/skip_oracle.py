@@ -26,15 +26,13 @@ from tests.skip_plans import (
     MOMENTUM,
     OWN,
     RATE,
-    Apply,
     Ask,
     Block,
     Change,
     Operation,
     Record,
-    Write,
 )
-from tests.skip_recipes import BY_HAND, Loss, Recipe
+from tests.skip_recipes import BY_HAND, Apply, Loss, Recipe, Write
 
 INITIAL, INTERVAL, LARGEST = 2.0**12, 3, 2.0**24
 _LARGEST_HALF = 65504.0

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from tests import skip_recipes as recipes
-from tests.skip_recipes import BY_HAND, Loss, Recipe
+from tests.skip_recipes import BY_HAND, Apply, Loss, Recipe, Write
 
 # Weights of each optimizer.
 OWN = ((0, 1), (2,))
@@ -53,21 +53,6 @@ class Change:
     other: int
     weight: int
     makes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Apply:
-    """Apply a gradient to each weight of an optimizer."""
-
-    optimizer: int
-    values: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Write:
-    """Assign to the weight that no optimizer has."""
-
-    value: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,12 +143,12 @@ class _Planner:
             case recipes.Change(how, value, other) if sight.values:
                 names = _one(sight.values, value), _one(sight.values, other)
                 yield Change(how, *names, other % BY_HAND, next(self._values))
-            case recipes.Apply(number, values) if sight.values and sight.can_train:
+            case Apply(number, values) if sight.values and sight.can_train:
                 optimizer = number % len(self._recipe.optimizers)
                 given = itertools.cycle(values)
                 names = (_one(sight.values, next(given)) for _ in OWN[optimizer])
                 yield Apply(optimizer, tuple(names))
-            case recipes.Write(value) if sight.values and sight.can_train:
+            case Write(value) if sight.values and sight.can_train:
                 yield Write(_one(sight.values, value))
             case recipes.Block():
                 yield from self._block(statement, sight)

@@ -17,16 +17,14 @@ from tests.skip_plans import (
     MOMENTUM,
     OWN,
     RATE,
-    Apply,
     Ask,
     Block,
     Change,
     Operation,
     Record,
-    Write,
     plan_of,
 )
-from tests.skip_recipes import BY_HAND, WEIGHTS, Loss, Recipe
+from tests.skip_recipes import BY_HAND, WEIGHTS, Apply, Loss, Recipe, Write
 
 SIZE = 4
 OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
