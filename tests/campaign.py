@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
+import importlib.metadata
 import json
 import math
 import os
+import pathlib
+import resource
 import subprocess
 import sys
 import threading
@@ -20,10 +24,11 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from tests import long_runs
-
 # A worker is replaced after so many seeds: TensorFlow keeps every function it saw.
 MOST_SEEDS_PER_WORKER = 200
+# What the campaigns of `make test-long` came to, a row each.
+FILE = pathlib.Path(__file__).with_name("long_runs.md")
+NOTE = "--note"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +84,7 @@ class Command:
             return 130
         print(campaign.summary())
         if options.note:
-            long_runs.note(self.module, seeds, campaign.summary())
+            note(self.module, seeds, campaign.summary())
         return 1 if campaign.failed else 0
 
     def _parser(self) -> argparse.ArgumentParser:
@@ -104,7 +109,7 @@ class Command:
             "--jobs", type=_positive, default=os.cpu_count(), help="processes"
         )
         parser.add_argument(
-            long_runs.OPTION, action="store_true", help="write down what comes of it"
+            NOTE, action="store_true", help="write down what comes of it"
         )
         parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
         return parser
@@ -270,3 +275,34 @@ class _Watch:
 
     def stop(self) -> None:
         self._timer.cancel()
+
+
+def note(module: str, seeds: range, result: str, path: pathlib.Path = FILE) -> None:
+    """Write the row of the command that is running, in the place of its last one."""
+    command = command_of(module, sys.argv[1:])
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cells = (
+        command,
+        f"{seeds.start}-{seeds.stop - 1}",
+        f"{datetime.date.today()}",
+        importlib.metadata.version("tensorflow-cpu"),
+        f"{spent.ru_utime + spent.ru_stime:.0f}",
+        result,
+    )
+    path.write_text(with_row(path.read_text(), cells))
+
+
+def command_of(module: str, arguments: list[str]) -> str:
+    """Return a command line as its row begins."""
+    kept = [argument for argument in arguments if argument != NOTE]
+    return f"`{' '.join(['python -m', module, *kept])}`"
+
+
+def with_row(text: str, cells: tuple[str, ...]) -> str:
+    """Return a table with a row in the place of the one that begins alike."""
+    row = f"| {' | '.join(cells)} |"
+    lines = text.splitlines()
+    same = [i for i, line in enumerate(lines) if line.startswith(f"| {cells[0]} |")]
+    for number in same:
+        lines[number] = row
+    return "\n".join(lines if same else [*lines, row]) + "\n"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from grappler_pass.costs import DeviceProfile
-from tests import golden_lines, pass_calls
+from tests import golden_lines
 from tests.golden_lines import REWRITING_LEVELS, Key
 from tests.golden_programs import arriving
 from tests.golden_programs.catalog import BY_NAME
@@ -66,7 +66,10 @@ class Kept(NamedTuple):
 PLANS = Kept(FOLDER / "plans.txt", golden_lines.plan_keys, golden_lines.plan_line)
 COUNTS = Kept(FOLDER / "counts.txt", golden_lines.count_keys, golden_lines.counts_line)
 CALLS = Kept(
-    FOLDER / "calls.txt", pass_calls.call_keys, pass_calls.calls_line, pass_calls.agree
+    FOLDER / "calls.txt",
+    golden_lines.call_keys,
+    golden_lines.calls_line,
+    golden_lines.calls_agree,
 )
 FILES = (PLANS, COUNTS, CALLS)
 

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests import kernel_calls, kernel_numpy
-from tests.kernel_calls import Operands
-from tests.kernel_cases import KernelCase
+from tests.kernel_calls import KernelCase, Operands
 
 LOW_DTYPES = ("bfloat16", "float16")
 # Bits of the significand behind the first one, and the smallest spacing.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests import kernel_numpy
-from tests.kernel_cases import KernelCase, Shape
+from tests.kernel_calls import KernelCase, Shape
 
 _CHANNELS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 20, 24, 32, 33, 40, 48, 64, 80, 96, 128)
 _SIZES = (1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 16, 21, 28, 32, 56)

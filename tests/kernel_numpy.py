@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.kernel_cases import KernelCase, Shape
+from tests.kernel_calls import KernelCase, Shape
 
 _Tap = tuple[Shape, tuple[slice, ...]]
 

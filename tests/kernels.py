@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tests import kernel_check, kernel_draws
 from tests.campaign import Command
-from tests.kernel_cases import KernelCase, parsed
+from tests.kernel_calls import KernelCase, parsed
 
 # Memory that the allocator hands out is filled with bytes that are huge or NaN.
 _PERTURBED = {"MALLOC_PERTURB_": "128"}

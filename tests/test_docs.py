@@ -1,20 +1,27 @@
-"""The Python in docs/ runs, page by page, given what its readers have at hand."""
+"""What docs/ shows runs: Python page by page, commands one after the other.
+
+Each is given what its readers have at hand. Commands that a page of a manual would
+show run with their alternatives and options left out: that these exist is told by the
+parser.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 import textwrap
 
 import pytest
 
-from tests.forking import run_forked_command
-from tests.processes import ROOT
+from tests.command_lines import run_line
+from tests.forking import run_forked, run_forked_command
+from tests.processes import ROOT, Outcome
 from tf_amp.commands import cli
 
-BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.M | re.S)
+PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.M | re.S)
 # As a line of a block, or in running text.
-COMMAND = re.compile(r"(?:^(?:\$ )?|`)(tf-amp [^`\n|]+)", re.M)
+MENTIONED = re.compile(r"(?:^(?:\$ )?|`)(tf-amp [^`\n|]+)", re.M)
 # What a page's blocks take for granted, beside `tf` and `tf_amp`.
 GIVEN = {
     "bench.md": "",
@@ -76,7 +83,7 @@ def test_commands_on_pages_exist_with_their_options() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     seen = 0
     for page in pages:
-        for line in COMMAND.findall(page.read_text()):
+        for line in MENTIONED.findall(page.read_text()):
             own = line.partition(" -- ")[0].partition("#")[0]
             name = own.split()[1]
             at = choices.get(name, parser)
@@ -97,7 +104,7 @@ def test_every_page_with_python_is_run() -> None:
 def test_the_blocks_of_a_page_run_and_print_what_it_says(
     name: str, tmp_path: pathlib.Path
 ) -> None:
-    blocks = BLOCK.findall((ROOT / "docs" / name).read_text())
+    blocks = PYTHON.findall((ROOT / "docs" / name).read_text())
     assert blocks
     given = "import tensorflow as tf, tf_amp\n" + textwrap.dedent(GIVEN[name])
     # There need be no GPU where this runs.
@@ -108,3 +115,116 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
     for _, text in blocks:
         if text and not text.startswith("$ "):
             assert text.rstrip() in "\n".join(printed)
+
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+COMMAND = re.compile(r"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:tf-amp|python) [^#\n]*)")
+# Of what takes long: less.
+BRIEFLY = {
+    "bench": "--rounds=1 --methods=float32 --step-seconds=0.1",
+    "calibrate": "--seconds 1",
+}
+# Of the commands that show a failure, the exit code; all others end well.
+FAILS = {
+    "tf-amp verify train.py --dtype float16 --opt-level O2 --bisect": 1,
+    "tf-amp verify model --data bad.npz": 2,
+}
+# Said to take hours, or minutes in which they, or their like, are tested elsewhere.
+LEFT_OUT = re.compile(
+    r"python -m tests.(yardstick|kernels)|.*python examples/"
+    r"|tf-amp bench (scorer|train.py$)"
+)
+
+SCRIPT = """
+import keras, numpy as np
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+model.compile("adam", "mse")
+model.fit(np.ones((64, 64)), np.ones((64, 10)), batch_size=8, verbose=0)
+"""
+FILES = """
+import sys, numpy as np, keras, tf_amp, tensorflow as tf
+sys.argv = ["train.py"]
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+for name in ("SAVED_MODEL", "model", "scorer", "IN"):
+    model.export(name, verbose=False)
+np.savez("data.npz", **{model.inputs[0].name: np.ones((4, 64), np.float32)})
+np.savez("bad.npz", x=np.ones((4, 64), np.float32))
+plan = tf_amp.explain(tf.function(lambda x: x @ x), tf.ones((8, 8)))
+open("plan.json", "w").write(plan.to_json())
+for folder in ("FOLDER", "EARLIER"):
+    tf_amp.enable(log_dir=folder)
+    tf.function(lambda x: x @ x)(tf.ones((8, 8)))
+    tf_amp.disable()
+"""
+
+
+def commands_of(page: pathlib.Path) -> list[str]:
+    """Return the commands of a page that run here."""
+    blocks = BLOCK.findall(page.read_text())
+    lines = [
+        line
+        for language, block in blocks
+        if language != "python"
+        for line in block.splitlines()
+    ]
+    found = [match[1] for line in lines if (match := COMMAND.match(line))]
+    plain = [re.sub(r"\[.*?\]|(?<=\w)\|[\w|:]+|\.\.\.", "", each) for each in found]
+    plain = [each.replace(" SCRIPT", " train.py") for each in plain]
+    plain = [re.sub(r"(--batches \d+)[\d,]+", r"\1", each) for each in plain]
+    single = [" ".join(each.split()) for each in plain]
+    return [each for each in single if not LEFT_OUT.match(each)]
+
+
+# Of each page, those that stand on no page before it.
+COMMANDS: dict[pathlib.Path, list[str]] = {}
+for _page in PAGES:
+    _earlier = {command for found in COMMANDS.values() for command in found}
+    _own = dict.fromkeys(commands_of(_page))
+    COMMANDS[_page] = [command for command in _own if command not in _earlier]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a folder with what the commands name."""
+    folder = tmp_path_factory.mktemp("prepared")
+    example = re.search(
+        r"```python\n(.*?)```", (ROOT / "docs/bench.md").read_text(), re.S
+    )
+    assert example
+    for name, text in {
+        "train.py": SCRIPT,
+        "my/models.py": example[1],
+        "package/module.py": SCRIPT,
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    run_forked(FILES, cwd=folder).lines()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if COMMANDS[page]], ids=lambda page: page.stem
+)
+def test_commands_run_in_order(
+    page: pathlib.Path, prepared: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    folder = shutil.copytree(prepared, tmp_path / "here")
+    if page.stem == "verify":
+        example = re.search(r"```python\n(.*?)```", page.read_text(), re.S)
+        assert example
+        (folder / "train.py").write_text(example[1])
+    for command in COMMANDS[page]:
+        done = outcome_of(command, folder)
+        expected = FAILS.get(command, 0)
+        assert done.code == expected, f"{command}\n{done.out}\n{done.err}"
+
+
+def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
+    """Run a command as a shell would, the longest ones shortened."""
+    own, dashes, of_script = command.replace(" --open", "").partition(" -- ")
+    for name, less in BRIEFLY.items():
+        if f"tf-amp {name} " in f"{own} ":
+            own = f"{own} {less}"
+    return run_line(own + dashes + of_script, folder)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests import kernel_calls, kernel_check
-from tests.kernel_cases import KernelCase, parsed
+from tests.kernel_calls import KernelCase, parsed
 from tests.kernel_check import Right
 from tests.kernel_draws import directed, draw
 

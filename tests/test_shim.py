@@ -285,7 +285,7 @@ def test_graphs_of_many_threads_at_once_all_reach_python(
     ended = run_python(
         f"""
         import pathlib
-        from tests.shim_calls import graphs_seen
+        from tests.shim_programs import graphs_seen
 
         for _ in range(4):
             print(graphs_seen(pathlib.Path({str(copy)!r}), threads=32, calls=600))

@@ -28,7 +28,7 @@ from benchmarks.results import (
     kept_models,
     write_results,
 )
-from tests.forked_samples import FORKING
+from tests.command_lines import FORKING
 from tests.forking import run_forked_command
 from tests.processes import folder_that_hides
 from tests.text_graph import graph_from_text

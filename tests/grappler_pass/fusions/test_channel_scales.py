@@ -21,7 +21,6 @@ from grappler_pass.pipeline import Settings
 from grappler_pass.planning.draft import Outcome, Trial
 from grappler_pass.planning.plan import Cause, Plan, Reason
 from tests.grappler_pass.fusions.rewriting import CASES, plans_without_loss
-from tests.large_prices import LargePrices
 from tests.programs import (
     Program,
     captured_as_by_grappler,
@@ -29,7 +28,7 @@ from tests.programs import (
     run_with_grappler,
     with_state,
 )
-from tests.rewriters import rewritten_by
+from tests.rewriters import LargePrices, rewritten_by
 from tests.sketch import Sketch, sketch
 from tf_amp._tensorflow_private.functions import executed_graphs
 

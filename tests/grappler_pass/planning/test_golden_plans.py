@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grappler_pass.costs import DeviceProfile
-from tests import golden_plans, pass_calls
+from tests import golden_lines, golden_plans
 from tests.golden_lines import REWRITING_LEVELS, Key, own_key, profile_named
 from tests.golden_plans import CALLS, COUNTS, PLANS, main
 from tests.golden_programs.arriving import why_not_here
@@ -73,8 +73,8 @@ def test_the_pass_takes_as_many_calls_as_was_reviewed(key: Key) -> None:
 
 
 def test_a_tenth_more_calls_are_as_many_and_more_are_not() -> None:
-    assert pass_calls.agree("100 calls", "110 calls")
-    assert not pass_calls.agree("100 calls", "111 calls")
+    assert golden_lines.calls_agree("100 calls", "110 calls")
+    assert not golden_lines.calls_agree("100 calls", "111 calls")
 
 
 small = pytest.mark.parametrize("key", made_here([own_key(SMALL, "cpu-amx-bf16")]))
