@@ -16,6 +16,8 @@ from tests import recipes as recipes_module
 from tests.hand_casts import rounded
 from tests.placing import has_kernel
 from tests.programs import captured_as_by_grappler
+from tests.recipe_parts import INPUTS, LAYERS, LOOPS
+from tests.recipe_training import LOSSES, TRAINING
 from tests.recipes import Part, Recipe, build, recipe_of, recipes, smallest_of
 from tests.rule import Finding, judge
 from tests.soundness import FLOAT32, LOW_DTYPES
@@ -290,6 +292,15 @@ def test_a_seed_names_one_recipe_that_prints_as_what_rebuilds_it() -> None:
     assert drawn == [recipe_of(seed) for seed in range(8)]
     assert len(set(drawn)) > 4
     assert [eval(repr(recipe), vars(recipes_module)) for recipe in drawn] == drawn
+
+
+def test_every_part_of_a_recipe_is_drawn() -> None:
+    drawn = set()
+    for seed in range(100):
+        recipe = recipe_of(seed)
+        drawn |= {recipe.inputs, recipe.loss, recipe.training}
+        drawn |= {part.kind for part in recipe.layers}
+    assert drawn == {"", *INPUTS, *LAYERS, *LOOPS, *LOSSES, *TRAINING}
 
 
 def test_a_failing_seed_is_shrunk_to_the_part_that_fails() -> None:

@@ -1,4 +1,6 @@
-"""What can be caught, by its name."""
+"""What can be caught, by its name; what messages end with, and what to do then."""
+
+from __future__ import annotations
 
 import builtins
 import inspect
@@ -6,6 +8,11 @@ import re
 from itertools import chain
 
 import tf_amp
+from tests.processes import ROOT
+from tf_amp.message_codes import Code
+
+ROW = re.compile(r"^\| `(AMP\d+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
 def test_all_errors_have_one_base_and_end_in_error():
@@ -25,3 +32,26 @@ def test_errors_that_public_docstrings_name_are_public():
     ours = {name for name in named if not hasattr(builtins, name)}
     assert len(ours) >= 10
     assert ours <= {*tf_amp.__all__}
+
+
+def test_each_code_has_one_row_in_the_page_and_each_row_is_of_a_code() -> None:
+    listed = [code for code, _, _ in ROW.findall(PAGE)]
+    assert listed == sorted(code.value for code in Code)
+
+
+def test_no_row_has_nothing_to_do() -> None:
+    assert not [code for code, _, todo in ROW.findall(PAGE) if "nothing;" in todo]
+
+
+def test_each_code_is_said_somewhere() -> None:
+    sources = [
+        path.read_text(encoding="utf-8")
+        for package in ("tf_amp", "keras_callbacks")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    unused = [
+        code.name
+        for code in Code
+        if not any(re.search(rf"\bCode\.{code.name}\b", text) for text in sources)
+    ]
+    assert not unused

@@ -1,6 +1,7 @@
 """Random programs skip what overflowed, and nothing else, and count each call once."""
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -129,3 +130,15 @@ def test_a_seed_names_one_recipe_that_prints_as_what_rebuilds_it():
     assert drawn == [skips.recipe_of(seed) for seed in range(8)]
     assert [eval(repr(recipe), vars(skip_recipes)) for recipe in drawn] == drawn
     assert [recipe.replicas for recipe in drawn] == [0, 0, 0, 2, 0, 0, 0, 1]
+
+
+def test_every_part_of_a_training_is_drawn():
+    drawn = " ".join(repr(skips.recipe_of(seed)) for seed in range(40))
+    words = set(re.findall(r"\w+", drawn))
+    statements = (Take, Ask, Change, Apply, Write, Block, Loss)
+    assert words >= {each.__name__ for each in statements}
+    lists = ("PLACES", "KINDS", "CHANGES", "PLANTS")
+    named = {word for name in lists for word in getattr(skip_recipes, name)}
+    # What is not shown is the default.
+    assert words >= named - {"here", "linear", "doubled"}
+    assert words >= {"momentum", "adam", "branch", "loop", "untaken"}
