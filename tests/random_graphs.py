@@ -7,6 +7,7 @@ v1 or v2 control flow, or as a traced `tf.function`, and freezes it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -213,18 +214,13 @@ def _keras_variables(b: Builder, optimizers: list[Any]) -> list[tf.Variable]:
 
 def _keras_optimizer(b: Builder) -> Any:
     """Return an optimizer of either Keras, of the third one where that has layers."""
-    rng, variables = b.rng, b.variables
+    rng = b.rng
     if b.has_layers:
-        name, fields = rng.choice(FUSED_OPTIMIZERS)
-        optimizer = getattr(keras.optimizers, name)(0.01, **fields)
-        optimizer.build(variables)
-        return optimizer
-    name = rng.choice(KERAS_OPTIMIZERS)
-    if rng.random() < 0.5:
-        import tf_keras as library
+        library, (name, fields) = keras, rng.choice(FUSED_OPTIMIZERS)
     else:
-        import keras as library
-    fields = {} if name == "SGD" else {"epsilon": DAMPING}
+        name = rng.choice(KERAS_OPTIMIZERS)
+        library = importlib.import_module(rng.choice(("keras", "tf_keras")))
+        fields = {} if name == "SGD" else {"epsilon": DAMPING}
     optimizer = getattr(library.optimizers, name)(0.01, **fields)
-    optimizer.build(variables)
+    optimizer.build(b.variables)
     return optimizer
