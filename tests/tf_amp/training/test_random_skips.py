@@ -3,11 +3,15 @@
 import dataclasses
 import re
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 
 from tests import skip_recipes, skips
 from tests.forking import run_forked
+from tests.scaling import scaled_by
 from tests.skip_check import check
 from tests.skip_oracle import INTERVAL
 from tests.skip_recipes import (
@@ -21,7 +25,7 @@ from tests.skip_recipes import (
     Write,
     recipes,
 )
-from tf_amp import NoOpLossScale
+from tf_amp import DynamicLossScale, NoOpLossScale
 
 # One row each of what has been got wrong, or may be.
 PENALTY = Take((Loss("penalty", place="function"),))
@@ -118,6 +122,18 @@ def test_of_another_training_no_step_is_skipped_for(which):
         print(check(recipe).failure or "right")
     """
     assert run_forked(code, env={"TF_AMP_TUNE": "off"}).lines() == ["right"] * len(rows)
+
+
+def test_finite_steps_of_another_training_hide_no_overflow():
+    weights = [tf.Variable(1.0), tf.Variable(1.0)]
+    for weight, x in zip(weights, (1.0, np.inf), strict=True):
+        optimizer = keras.optimizers.SGD(0.5)
+        with scaled_by(DynamicLossScale()):
+            with tf.GradientTape() as tape:
+                loss = weight * x
+            gradient = tape.gradient(loss, weight)
+            optimizer.apply([tf.clip_by_value(gradient, -1.0, 1.0)], [weight])
+    assert [weight.numpy() for weight in weights] == [0.5, 1.0]
 
 
 def test_a_step_that_is_not_skipped_breaks_the_rule():
