@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -48,7 +48,6 @@ from grappler_pass.annotations import (
     SCALE_UPDATE,
     SKIPPED_ASSIGNMENT,
 )
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.editing import Graph, data_of, name_in, new_node, texts_of
 from grappler_pass.graph.op_table import (
     ENTER_OPS,
@@ -59,14 +58,7 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.type_slots import signature_of
-from grappler_pass.graph.view import (
-    Frame,
-    GraphView,
-    Node,
-    Port,
-    port_text,
-    split_input,
-)
+from grappler_pass.graph.view import GraphView, Port, port_text, split_input
 from grappler_pass.graph.walks import reached
 
 NAME = "tf_amp_again"
@@ -81,12 +73,8 @@ def with_second_tries(graph_def: GraphDef) -> GraphDef | None:
     if skips(graph_def.node) or tries_again(graph_def.node):
         return None
     changed = None
-    waiting = [(f"{NAME}_{i}", call) for i, call in enumerate(calls_in(graph_def))]
-    while waiting:
-        view = GraphView.from_graph_def(changed or graph_def)
-        chosen, waiting = _apart(view, waiting)
-        if chosen:
-            changed = _Round(view, chosen).result(changed or graph_def)
+    for i, call in enumerate(calls_in(graph_def)):
+        changed = _taken_again(changed or graph_def, call, f"{NAME}_{i}") or changed
     return changed
 
 
@@ -107,82 +95,51 @@ def tries_again(nodes: Iterable[NodeDef]) -> bool:
     return any(NAME in node.name for node in nodes)
 
 
-def _apart(
-    view: GraphView, calls: Sequence[tuple[str, Call]]
-) -> tuple[list[_Again], list[tuple[str, Call]]]:
-    """Return calls that have nothing in common, as they are made again, and others.
+def _taken_again(graph_def: GraphDef, call: Call, prefix: str) -> GraphDef | None:
+    """Return a graph that makes a call a second time; None where it cannot.
 
-    Left out are those that cannot be. Each comes with the prefix of its new names.
+    Args:
+      graph_def: not written.
+      call: for gradients.
+      prefix: of the names of new nodes.
     """
-    chosen: list[_Again] = []
-    waiting = []
-    for prefix, call in calls:
-        region, told = region_of(view, call), _told(view, call)
-        if region is None or any(_dtype(view, t) != DT_BOOL for t in data_of(told)):
-            continue
-        before = _before(view, call) | region.all
-        again = _Again(view, call, region, before, prefix, told)
-        if any(map(again.meets, chosen)):
-            waiting.append((prefix, call))
-        else:
-            chosen.append(again)
-    return chosen, waiting
+    view = GraphView.from_graph_def(graph_def)
+    region, told = _region_of(view, call), _told(view, call)
+    if region is None or any(_dtype(view, text) != DT_BOOL for text in data_of(told)):
+        return None
+    again = _Again(view, call, *region, prefix, told)
+    # What is run up to the end of the call, in this round of the loops around.
+    around = view.loops(_port_of(view, call.scale).node)
 
+    def sources(index: int) -> Sequence[int]:
+        node = view.nodes[index]
+        is_next = node.op in NEXT_ITERATION_OPS and view.frame(index) in around
+        return [] if is_next else node.sources
 
-@dataclasses.dataclass(frozen=True)
-class _Round:
-    """Calls with nothing in common, all of which are made again.
+    adjusting = (n.index for n in view.nodes if scope_of(n.name) == call.scope)
+    before = again.copied.union(reached(adjusting, sources))
 
-    Attributes:
-      view: of the graph as it was.
-      calls: as they are made again.
-    """
+    def inputs_of(node: NodeDef) -> Iterable[str]:
+        if view.index[node.name] in before:
+            return texts_of(node)
+        adjusts = bool(scope_of(node.name))
+        return [again.instead_of(text, adjusts=adjusts) for text in texts_of(node)]
 
-    view: GraphView
-    calls: Sequence[_Again]
-
-    def result(self, graph_def: GraphDef) -> GraphDef:
-        """Return the graph with these second tries; the given one is not written."""
-        graph = Graph(graph_def)
-        graph.redirect(lambda node: map(self._reading(node), texts_of(node)))
-        for again in self.calls:
-            again.complete(self._reading)
-            for node in again.made:
-                graph.add(node)
-        return graph.to_graph_def()
-
-    def _reading(self, node: NodeDef) -> Callable[[str], str]:
-        """Return what a node is to read, or wait for, in the place of what it does."""
-        index, adjusts = self.view.index[node.name], bool(scope_of(node.name))
-
-        def instead(text: str) -> str:
-            again = self._by_text.get(text) or self._by_node.get(name_in(text))
-            if again is None or index in again.before:
-                return text
-            return again.instead_of(text, adjusts=adjusts)
-
-        return instead
-
-    @cached_attribute
-    def _by_text(self) -> Mapping[str, _Again]:
-        """Who has another flag, or another scale, in the place of one."""
-        told = {text: again for again in self.calls for text in again.told}
-        return {**told, **{again.call.scale: again for again in self.calls}}
-
-    @cached_attribute
-    def _by_node(self) -> Mapping[str, _Again]:
-        """Who copies a node."""
-        names = self.view.nodes
-        return {names[i].name: a for a in self.calls for i in a.region.scaled}
+    graph = Graph(graph_def)
+    graph.redirect(inputs_of)
+    again.complete()
+    for node in again.made:
+        graph.add(node)
+    return graph.to_graph_def()
 
 
 def _told(view: GraphView, call: Call) -> tuple[str, ...]:
     """Return what others read of a call's scope, or wait for: flags."""
     within = {n.index for n in view.nodes if scope_of(n.name) == call.scope}
-    data = (port for i in sorted(within) for port in view.output_ports(i))
     read = [
         port_text(view, port)
-        for port in data
+        for i in sorted(within)
+        for port in view.output_ports(i)
         if any(reader.node not in within for reader in view.readers(port))
     ]
     awaited = [
@@ -193,19 +150,6 @@ def _told(view: GraphView, call: Call) -> tuple[str, ...]:
     return (*read, *awaited)
 
 
-def _before(view: GraphView, call: Call) -> frozenset[int]:
-    """Return what is run up to the end of a call, in this round of the loops around."""
-    around = view.loops(port_of(view, call.scale).node)
-
-    def sources(index: int) -> list[int]:
-        node = view.nodes[index]
-        is_next = node.op in NEXT_ITERATION_OPS and view.frame(index) in around
-        return [] if is_next else node.sources
-
-    adjusting = (n.index for n in view.nodes if scope_of(n.name) == call.scope)
-    return frozenset(reached(adjusting, sources))
-
-
 @dataclasses.dataclass
 class _Again:
     """A call that is made a second time, and what is added to its graph for that.
@@ -213,8 +157,8 @@ class _Again:
     Attributes:
       view: of the graph as it was.
       call: for gradients.
-      region: what is copied.
-      before: what the first try waits for, and it itself.
+      scaled: the nodes computed from the scale, by number.
+      copied: the same, and whatever else is in a loop that some of them are in.
       prefix: of the names of new nodes.
       told: what others read of the call's scope, or wait for.
       made: new nodes.
@@ -222,21 +166,12 @@ class _Again:
 
     view: GraphView
     call: Call
-    region: Region
-    before: frozenset[int]
+    scaled: frozenset[int]
+    copied: frozenset[int]
     prefix: str
     told: tuple[str, ...]
     made: list[NodeDef] = dataclasses.field(default_factory=list)
     _chosen: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def meets(self, other: _Again) -> bool:
-        """Return whether two calls share what is scaled, or wait for each other."""
-        if self.call.scale == other.call.scale:
-            return True
-        if not self.region.all.isdisjoint(other.region.all):
-            return True
-        own, others = self.region.all, other.region.all
-        return not (own.isdisjoint(other.before) or others.isdisjoint(self.before))
 
     def instead_of(self, text: str, *, adjusts: bool) -> str:
         """Return what stands for a flag, for a scaled tensor, or for the scale.
@@ -244,65 +179,65 @@ class _Again:
         What adjusts a loss scale, `adjusts`, reads the scale itself.
         """
         if text in self.told:
-            return self._flag(text)
-        if text.startswith("^") or (text == self.call.scale and adjusts):
+            if text.startswith("^"):
+                return f"^{self.prefix}/flag_0"
+            return f"{self.prefix}/flag_{data_of(self.told).index(text)}"
+        if text.startswith("^"):
             return text
-        return self._choice(text)
-
-    def complete(self, reading: Callable[[NodeDef], Callable[[str], str]]) -> None:
-        """Add all that the new inputs need.
-
-        `reading` says what a node reads, by what it did, if other calls are made again.
-        """
-        switch = self._add("switch", "Switch", [self._first, self._first], T=DT_BOOL)
-        self._add("overflow", "Identity", [switch, *self._waits], T=DT_BOOL)
-        self._constant("one", 1.0, DT_FLOAT, near=self.call.scale)
-        for index in sorted(self.region.all):
-            node = self.view.nodes[index].proto
-            self._copy(node, reading(node))
-        self._tell(self._are_finite())
-
-    @property
-    def _first(self) -> str:
-        """Whether the first gradients are finite."""
-        return self.call.is_finite
-
-    @property
-    def _waits(self) -> list[str]:
-        """What is run once the state is adjusted."""
-        return list(dict.fromkeys(f"^{name_in(text)}" for text in self.told))
-
-    @property
-    def _pivot(self) -> str:
-        """What runs only after an overflow, once the state is adjusted."""
-        return f"^{self.prefix}/overflow"
+        if text == self.call.scale:
+            return text if adjusts else self._choice(text)
+        is_scaled = self.view.index[name_in(text)] in self.scaled
+        return self._choice(text) if is_scaled else text
 
     def _choice(self, text: str) -> str:
         """Return what is the first tensor if that is finite, else the second."""
         if text not in self._chosen:
             name = f"chosen/{text.replace(':', '/')}"
             self._chosen[text] = f"{self.prefix}/{name}"
-            dtype, near = _dtype(self.view, text), name_in(text)
-            first = self._add(
-                f"{name}/first", "Switch", [text, self._first], near=near, T=dtype
-            )
-            inputs = [f"{first}:1", self._copied(text)]
-            self._add(name, "Merge", inputs, near=near, T=dtype, N=2)
+            near, types = name_in(text), {"T": _dtype(self.view, text)}
+            inputs = [text, self.call.is_finite]
+            first = self._add(f"{name}/first", "Switch", inputs, near, **types)
+            inputs = [f"{first}:1", self._second(text)]
+            self._add(name, "Merge", inputs, near, N=2, **types)
         return self._chosen[text]
 
-    def _copied(
-        self, text: str, reading: Callable[[str], str] = lambda text: text
-    ) -> str:
-        """Return the text of a tensor, or of a wait, in the copy."""
+    def _second(self, text: str) -> str:
+        """Return the text of a tensor, or of a wait, in the copy; else itself."""
         if text == self.call.scale:
             return f"{self.prefix}/one"
-        if self.view.index[name_in(text)] not in self.region.all:
-            return reading(text)
-        if text.startswith("^"):
-            return f"^{self.prefix}/{text[1:]}"
-        return f"{self.prefix}/{text}"
+        if self.view.index[name_in(text)] not in self.copied:
+            return text
+        is_wait = text.startswith("^")
+        return f"{'^' * is_wait}{self.prefix}/{text.removeprefix('^')}"
 
-    def _copy(self, node: NodeDef, reading: Callable[[str], str]) -> None:
+    def complete(self) -> None:
+        """Add all that the new inputs need."""
+        is_bool, first = {"T": DT_BOOL}, self.call.is_finite
+        # What is run once the state is adjusted.
+        waits = list(dict.fromkeys(f"^{name_in(text)}" for text in self.told))
+        switch = self._add("switch", "Switch", [first, first], **is_bool)
+        self._add("overflow", "Identity", [switch, *waits], **is_bool)
+        self._constant("one", 1.0, DT_FLOAT, self.call.scale)
+        for index in sorted(self.copied):
+            self._copy(self.view.nodes[index].proto)
+        flags = [self._is_finite(i, t) for i, t in enumerate(self.call.gradients)]
+        finite = flags[0]
+        for i, flag in enumerate(flags[1:]):
+            finite = self._add(f"finite/and_{i}", "LogicalAnd", [finite, flag])
+        # The flags are true also of gradients that are finite at last.
+        inputs = [finite, f"^{self._count(finite)}"]
+        second = self._add("finite/second", "Identity", inputs, **is_bool)
+        for number, text in enumerate(data_of(self.told) or [first]):
+            name, inputs = f"finite/first_{number}", [text, first, *waits]
+            flag = self._add(name, "Switch", inputs, **is_bool)
+            self._add(f"flag_{number}", "Merge", [f"{flag}:1", second], N=2, **is_bool)
+
+    @property
+    def _pivot(self) -> str:
+        """What runs only after an overflow, once the state is adjusted."""
+        return f"^{self.prefix}/overflow"
+
+    def _copy(self, node: NodeDef) -> None:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.name = f"{self.prefix}/{node.name}"
@@ -311,125 +246,76 @@ class _Again:
             frame = node.attr["frame_name"].s.decode()
             copy.attr["frame_name"].s = f"{self.prefix}/{frame}".encode()
         given = texts_of(node)
-        inputs = [self._copied(text, reading) for text in given]
-        is_outside = [self._copied(text) == text for text in given]
-        if all(is_outside):
+        inputs = list(map(self._second, given))
+        if inputs == given:
             # Nothing else keeps it from running when there was no overflow.
             inputs.append(self._pivot)
         elif node.op in MERGE_OPS:
-            inputs = [
-                self._if_overflowed(text, before, node) if outside else text
-                for text, before, outside in zip(inputs, given, is_outside, strict=True)
-            ]
+            for i, text in enumerate(given):
+                if inputs[i] == text and not text.startswith("^"):
+                    name = f"{node.name}/{text.replace(':', '/')}"
+                    types = {"T": _dtype(self.view, text)}
+                    waiting = [text, self._pivot]
+                    inputs[i] = self._add(
+                        name, "Identity", waiting, name_in(text), **types
+                    )
         copy.input[:] = inputs
         self.made.append(copy)
 
-    def _if_overflowed(self, text: str, before: str, merge: NodeDef) -> str:
-        """Return a tensor from outside that one of several is taken of.
-
-        It stood `before` for what is now read as `text`.
-        """
-        if text.startswith("^"):
-            return text
-        dtype, near = _dtype(self.view, before), name_in(before)
-        name = f"{merge.name}/{before.replace(':', '/')}"
-        return self._add(name, "Identity", [text, self._pivot], near=near, T=dtype)
-
-    def _are_finite(self) -> str:
-        """Return the text of whether the second gradients are finite."""
-        flags = [self._is_finite(i, t) for i, t in enumerate(self.call.gradients)]
-        whole = flags[0]
-        for i, flag in enumerate(flags[1:]):
-            whole = self._add(f"finite/and_{i}", "LogicalAnd", [whole, flag])
-        return whole
-
     def _is_finite(self, number: int, text: str) -> str:
-        name, near, gradient = f"finite/{number}", name_in(text), self._copied(text)
+        """Return the text of whether a second gradient is finite."""
+        name, near, gradient = f"finite/{number}", name_in(text), self._second(text)
         dtype = _dtype(self.view, text)
         if dtype in _PARTS:
             types = {"T": dtype, "Tout": _PARTS[dtype]}
-            gradient = self._add(
-                f"{name}/abs", "ComplexAbs", [gradient], near=near, **types
-            )
+            gradient = self._add(f"{name}/abs", "ComplexAbs", [gradient], near, **types)
             dtype = _PARTS[dtype]
-        each = self._add(f"{name}/each", "IsFinite", [gradient], near=near, T=dtype)
-        shape = self._constant(f"{name}/shape", [-1], DT_INT32, near=near)
-        axis = self._constant(f"{name}/axis", [0], DT_INT32, near=near)
+        each = self._add(f"{name}/each", "IsFinite", [gradient], near, T=dtype)
+        shape = self._constant(f"{name}/shape", [-1], DT_INT32, near)
+        axis = self._constant(f"{name}/axis", [0], DT_INT32, near)
         types = {"T": DT_BOOL, "Tshape": DT_INT32}
-        flat = self._add(f"{name}/flat", "Reshape", [each, shape], near=near, **types)
-        return self._add(
-            name, "All", [flat, axis], near=near, Tidx=DT_INT32, keep_dims=False
-        )
-
-    def _tell(self, finite: str) -> None:
-        """Add the flags that are true also of gradients that are finite at last."""
-        counted = self._count(finite)
-        flag = [finite, f"^{counted}"]
-        second = self._add("finite/second", "Identity", flag, T=DT_BOOL)
-        known = data_of(self.told)
-        for number, text in enumerate(known or [self._first]):
-            inputs = [text, self._first, *self._waits]
-            first = self._add(f"finite/first_{number}", "Switch", inputs, T=DT_BOOL)
-            inputs = [f"{first}:1", second]
-            self._add(f"flag_{number}", "Merge", inputs, T=DT_BOOL, N=2)
-
-    def _flag(self, text: str) -> str:
-        if text.startswith("^"):
-            return f"^{self.prefix}/flag_0"
-        return f"{self.prefix}/flag_{data_of(self.told).index(text)}"
+        flat = self._add(f"{name}/flat", "Reshape", [each, shape], near, **types)
+        types = {"Tidx": DT_INT32, "keep_dims": False}
+        return self._add(name, "All", [flat, axis], near, **types)
 
     def _count(self, finite: str) -> str:
         """Take back the overflow that the state has counted, if any, if all is well."""
         size, place, skipped = self.call.counters
         handle, near = self.call.handle, name_in(self.call.handle)
-        change = [(i == place) - (i == skipped) for i in range(size)]
-        change_by = self._constant("count/change", change, DT_INT64, near=near)
-        read = self._add(
-            "count/read",
-            "ReadVariableOp",
-            [handle, self._pivot],
-            near=near,
-            dtype=DT_INT64,
-        )
-        types = {"T": DT_INT64, "num": size, "axis": 0}
-        parts = self._add("count/parts", "Unpack", [read], near=near, **types)
-        part = f"{parts}:{place}" if place else parts
-        zero = self._constant("count/zero", 0, DT_INT64, near=near)
-        known = self._add("count/known", "Equal", [part, zero], near=near, T=DT_INT64)
-        both = self._add("count/both", "LogicalAnd", [known, finite], near=near)
-        types = {"SrcT": DT_BOOL, "DstT": DT_INT64}
-        times = self._add("count/times", "Cast", [both], near=near, **types)
-        inputs = [times, change_by]
-        step = self._add("count/step", "Mul", inputs, near=near, T=DT_INT64)
-        inputs = [handle, step]
-        return self._add(
-            "count", "AssignAddVariableOp", inputs, near=near, dtype=DT_INT64
-        )
+        is_count = {"T": DT_INT64}
 
-    def _constant(self, name: str, value: Any, dtype: int, *, near: str) -> str:
+        def add(name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+            return self._add(f"count{name}", op, inputs, near, **attributes)
+
+        change = [(i == place) - (i == skipped) for i in range(size)]
+        change_by = self._constant("count/change", change, DT_INT64, near)
+        read = add("/read", "ReadVariableOp", [handle, self._pivot], dtype=DT_INT64)
+        parts = add("/parts", "Unpack", [read], num=size, axis=0, **is_count)
+        part = f"{parts}:{place}" if place else parts
+        zero = self._constant("count/zero", 0, DT_INT64, near)
+        known = add("/known", "Equal", [part, zero], **is_count)
+        both = add("/both", "LogicalAnd", [known, finite])
+        times = add("/times", "Cast", [both], SrcT=DT_BOOL, DstT=DT_INT64)
+        step = add("/step", "Mul", [times, change_by], **is_count)
+        return add("", "AssignAddVariableOp", [handle, step], dtype=DT_INT64)
+
+    def _constant(self, name: str, value: Any, dtype: int, near: str) -> str:
         tensor = tf.make_tensor_proto(value, dtype)
-        return self._add(
-            name, "Const", [self._pivot], near=near, dtype=dtype, value=tensor
-        )
+        return self._add(name, "Const", [self._pivot], near, dtype=dtype, value=tensor)
 
     def _add(
-        self,
-        name: str,
-        op: str,
-        inputs: Sequence[str],
-        *,
-        near: str = "",
-        **attributes: Any,
+        self, name: str, op: str, inputs: Sequence[str], near: str = "", **attrs: Any
     ) -> str:
         """Add a node on the device of another one; return its text."""
-        beside = self.view.nodes[self.view.index[name_in(near or self._first)]]
+        near = name_in(near or self.call.is_finite)
+        device = self.view.nodes[self.view.index[near]].device
         name = f"{self.prefix}/{name}"
-        self.made.append(new_node(op, name, inputs, beside.device, **attributes))
+        self.made.append(new_node(op, name, inputs, device, **attrs))
         return name
 
 
 def _dtype(view: GraphView, text: str) -> int:
-    port = port_of(view, text)
+    port = _port_of(view, text)
     return signature_of(view.nodes[port.node].proto).outputs[port.output].dtype
 
 
@@ -504,53 +390,38 @@ def _calls_of(
 ) -> Iterator[Call]:
     output, *places = map(int, marked.attr[AGAIN].s.split())
     scale = f"{marked.name}:{output}" if output else marked.name
-    by_scope: dict[str, list[str]] = {}
-    for text in _unscaled(scale, graph):
-        for end in _rounded(text, graph):
-            for reader in graph.reading(end):
-                if scope := scope_of(reader.name):
-                    ends = by_scope.setdefault(scope, [])
-                    ends.extend([end] if end not in ends else [])
-    for scope, gradients in by_scope.items():
-        is_finite = _is_finite(scopes[scope], graph.nodes)
-        handle = _handle(scopes[scope], graph.nodes)
-        if is_finite and handle:
-            counters = Counters(*places)
-            yield Call(scale, scope, tuple(gradients), is_finite, counters, handle)
 
+    def following(text: str, ops: Sequence[str]) -> list[str]:
+        return [node.name for node in graph.reading(text) if node.op in ops]
 
-def _unscaled(scale: str, graph: Graph) -> Iterator[str]:
-    """Yield the gradients in true units that a scale is taken out of."""
-
-    def scales(text: str) -> Iterator[str]:
-        return (node.name for node in graph.reading(text) if node.op in _SCALES)
-
-    for text in reached([scale], scales):
-        for node in graph.reading(text):
-            if BARRIER in node.attr:
-                yield node.name
-
-
-def _rounded(text: str, graph: Graph) -> Iterator[str]:
-    """Yield a gradient, and what it is as its type holds it."""
-
-    def casts(text: str) -> Iterator[str]:
-        return (node.name for node in graph.reading(text) if node.op == "Cast")
-
-    return reached([text], casts)
-
-
-def _is_finite(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
-    """Name the node that looks at the sum of all squares; "" for none."""
-    names = {node.name for node in within}
-    found = [
+    # Gradients in true units, which the scale is taken out of.
+    unscaled = (
         node.name
-        for node in within
-        if node.op == "IsFinite"
-        and name_in(node.input[0]) in names
-        and nodes[name_in(node.input[0])].op in _SUMS
-    ]
-    return found[0] if len(found) == 1 else ""
+        for text in reached([scale], lambda text: following(text, _SCALES))
+        for node in graph.reading(text)
+        if BARRIER in node.attr
+    )
+    by_scope: dict[str, dict[str, None]] = {}
+    for gradient in unscaled:
+        # It, and what it is as its type holds it.
+        for text in reached([gradient], lambda text: following(text, ("Cast",))):
+            for reader in graph.reading(text):
+                if scope := scope_of(reader.name):
+                    by_scope.setdefault(scope, {})[text] = None
+    for scope, gradients in by_scope.items():
+        names = {node.name for node in scopes[scope]}
+        # What looks at the sum of all squares.
+        looking = [
+            node.name
+            for node in scopes[scope]
+            if node.op == "IsFinite"
+            and name_in(node.input[0]) in names
+            and graph.nodes[name_in(node.input[0])].op in _SUMS
+        ]
+        handle = _handle(scopes[scope], graph.nodes)
+        if len(looking) == 1 and handle:
+            counters = Counters(*places)
+            yield Call(scale, scope, tuple(gradients), looking[0], counters, handle)
 
 
 def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
@@ -558,39 +429,29 @@ def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
     names = {name_in(text) for node in within for text in texts_of(node)}
 
     def sources(name: str) -> list[str]:
-        return [name_in(text) for text in texts_of(nodes[name]) if text[0] != "^"]
+        return [name_in(text) for text in data_of(texts_of(nodes[name]))]
 
     for name in reached(sorted(names), sources):
         node = nodes[name]
         is_state = LOSS_SCALE in node.attr and node.op == "ReadVariableOp"
         if is_state and node.attr["dtype"].type == DT_INT64:
-            return _outside_branches(texts_of(node)[0], nodes)
+            text = texts_of(node)[0]
+            while (node := nodes[name_in(text)]).op in ("Identity", "Switch"):
+                text = texts_of(node)[0]
+            return text
     return ""
 
 
-def _outside_branches(text: str, nodes: Mapping[str, NodeDef]) -> str:
-    node = nodes[name_in(text)]
-    while node.op in ("Identity", "Switch"):
-        text = texts_of(node)[0]
-        node = nodes[name_in(text)]
-    return text
+def _region_of(
+    view: GraphView, call: Call
+) -> tuple[frozenset[int], frozenset[int]] | None:
+    """Return what lies between the scale of a call and its gradients, by number.
 
-
-class Region(NamedTuple):
-    """What lies between the scale of a call and its gradients, by number.
-
-    Attributes:
-      scaled: nodes that are computed from the scale.
-      all: the same, and whatever else is in a loop that some of them are in.
+    These are the nodes that are computed from the scale; and the same, with whatever
+    else is in a loop that some of them are in. None where that might have effects, or
+    come out differently.
     """
-
-    scaled: frozenset[int]
-    all: frozenset[int]
-
-
-def region_of(view: GraphView, call: Call) -> Region | None:
-    """Return what is to be computed again; None where that might have effects."""
-    scale = port_of(view, call.scale)
+    scale = _port_of(view, call.scale)
     own = view.frame(scale.node)
 
     def is_between(index: int) -> bool:
@@ -608,40 +469,29 @@ def region_of(view: GraphView, call: Call) -> Region | None:
         return [port.node for port in view.nodes[index].inputs]
 
     starts = [r.node for r in view.readers(scale) if is_between(r.node)]
-    after = set(reached(starts, readers))
-    ends = [port_of(view, text).node for text in call.gradients]
-    before = set(reached(ends, sources))
+    ends = [_port_of(view, text).node for text in call.gradients]
+    after, before = set(reached(starts, readers)), set(reached(ends, sources))
     scaled = frozenset(after & before)
-    whole = scaled | _in_loops(view, scaled, view.loops(scale.node))
-    if not scaled.issuperset(ends) or any(_is_unique(view.nodes[i]) for i in whole):
+    whole = set(scaled)
+    loops = {loop for i in scaled for loop in view.loops(i)}
+    loops.difference_update(view.loops(scale.node))
+    if loops:
+        inside = {
+            n.index for n in view.nodes if not loops.isdisjoint(view.loops(n.index))
+        }
+        whole |= inside
+        whole.update(
+            node.index
+            for node in view.nodes
+            if node.op in EXIT_OPS and node.inputs[0].node in inside
+        )
+    ops = {view.nodes[i].op for i in whole} - READ_OPS
+    if not scaled.issuperset(ends) or any(has_effects(o) or is_random(o) for o in ops):
         return None
-    return Region(scaled, whole)
+    return scaled, frozenset(whole)
 
 
-def port_of(view: GraphView, text: str) -> Port:
+def _port_of(view: GraphView, text: str) -> Port:
     """Return the port that an input string names."""
     name, output = split_input(text)
     return Port(view.index[name], output)
-
-
-def _in_loops(
-    view: GraphView, scaled: frozenset[int], around: tuple[Frame, ...]
-) -> frozenset[int]:
-    """Return what belongs to the loops that some nodes are in, but not all around."""
-    loops = {loop for i in scaled for loop in view.loops(i)}.difference(around)
-    if not loops:
-        return frozenset()
-    inside = {n.index for n in view.nodes if not loops.isdisjoint(view.loops(n.index))}
-    exits = {
-        node.index
-        for node in view.nodes
-        if node.op in EXIT_OPS and node.inputs[0].node in inside
-    }
-    return frozenset(inside | exits)
-
-
-def _is_unique(node: Node) -> bool:
-    """Say whether a node cannot be run twice with the same outcome."""
-    if node.op in READ_OPS:
-        return False
-    return has_effects(node.op) or is_random(node.op)
