@@ -88,16 +88,38 @@ def reads(graph_def):
     return [node.name for node in graph_def.node if node.op == "ReadVariableOp"]
 
 
-def test_what_is_read_at_one_moment_is_read_once_and_runs_as_before():
-    before = graph_from_text(READS)
+IN_ANOTHER_ORDER = READS.replace(
+    "if/late = ReadVariableOp(rate, ^write)",
+    "if/late = ReadVariableOp(rate, ^write, ^start)",
+).replace(
+    "if/late_1 = ReadVariableOp(rate, ^write)",
+    "if/late_1 = ReadVariableOp(rate, ^start, ^write)",
+)
+EARLY_AND_LATE = ["if/early", "if/late"]
+# The graph, the reads that are left, and what it gives by what it is fed.
+GRAPHS = {
+    "at two moments": (READS, EARLY_AND_LATE, {None: 2 * 3 + (2 - 3) + 4 * 4}),
+    "in another order": (IN_ANOTHER_ORDER, EARLY_AND_LATE, {None: 21}),
+    # 4 + 8 + 16 + 32 is beyond 30; with the first round's value it would be 4 each.
+    "in each round": (LOOP, ["if/read"], {None: 28 + 32}),
+    "in two branches": (BRANCH, ["if/yes", "if/no"], {True: 4, False: -2}),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_read_at_one_moment_is_read_once_and_runs_as_before(name):
+    text, left, outcomes = GRAPHS[name]
+    before = graph_from_text(text)
     given = before.SerializeToString()
 
     after = merge_equal_reads(before, "if/", ASKED)
 
     assert before.SerializeToString() == given
     assert_valid(after)
-    assert reads(after) == ["if/early", "if/late"]
-    assert outcome(after) == outcome(before) == 2 * 3 + (2 - 3) + 4 * 4
+    assert reads(after) == left
+    for taken, value in outcomes.items():
+        feed = None if taken is None else {"taken:0": taken}
+        assert outcome(after, feed) == outcome(before, feed) == value
     assert merge_equal_reads(after, "if/", ASKED) is None
 
 
@@ -108,22 +130,18 @@ def test_a_write_waits_for_the_read_that_stays():
 
 
 @pytest.mark.parametrize(
-    ("line", "instead"),
+    "instead",
     [
-        ("if/early_1 = ReadVariableOp(rate, ^start)", ("^start", "^start, ^if/first")),
-        (
-            "if/early_1 = ReadVariableOp(rate, ^start)",
-            ("^start)", "^start) @/device:CPU:0"),
-        ),
-        ("if/early_1", ("if/early_1", "elsewhere")),
-        (
-            "if/early_1 = ReadVariableOp(rate, ^start)",
-            ("^start)", "^start) _tf_amp_loss_scale=true"),
-        ),
+        "if/early_1 = ReadVariableOp(rate, ^start, ^if/first)",
+        "if/early_1 = ReadVariableOp(rate, ^start) @/device:CPU:0",
+        "if/early_1 = ReadVariableOp(rate, ^start) _tf_amp_loss_scale=true",
+        "elsewhere = ReadVariableOp(rate, ^start)",
     ],
 )
-def test_reads_stay_that_differ_in_more_than_their_names(line, instead):
-    text = READS.replace(line, line.replace(*instead))
+def test_reads_stay_that_differ_in_more_than_their_names(instead):
+    text = READS.replace("if/early_1 = ReadVariableOp(rate, ^start)", instead)
+    if instead.startswith("elsewhere"):
+        text = text.replace("if/early_1", "elsewhere")
     after = merge_equal_reads(graph_from_text(text), "if/", ASKED)
     assert len(reads(after)) == 3
     assert outcome(after) == outcome(graph_from_text(READS))
@@ -183,38 +201,6 @@ def test_reads_of_one_type_only_are_equal():
     after = merge_equal_reads(graph_from_text(text), "if/", ASKED)
     assert reads(after) == ["if/float", "if/half"]
     assert_valid(after)
-
-
-def test_the_order_in_which_nodes_are_named_that_reads_wait_for_does_not_matter():
-    text = READS.replace("if/late = ReadVariableOp(rate, ^write)", "")
-    text = text.replace("if/late_1 = ReadVariableOp(rate, ^write)", "")
-    late = """
-        if/late = ReadVariableOp(rate, ^write, ^start)
-        if/late_1 = ReadVariableOp(rate, ^start, ^write)
-    """
-    before = graph_from_text(text.replace("    if/third", f"{late}    if/third"))
-    after = merge_equal_reads(before, "if/", ASKED)
-    assert reads(after) == ["if/early", "if/late"]
-    assert outcome(after) == outcome(before) == outcome(graph_from_text(READS))
-
-
-def test_what_is_read_in_a_loop_is_read_once_in_each_round():
-    before = graph_from_text(LOOP)
-    after = merge_equal_reads(before, "if/", ASKED)
-    assert_valid(after)
-    assert reads(after) == ["if/read"]
-    # 4 + 8 + 16 + 32 is beyond 30; with the first round's value it would be 4 each.
-    assert outcome(after) == outcome(before) == 28.0 + 32.0
-
-
-def test_reads_of_two_branches_stay_two_and_the_dead_one_kills_nothing_else():
-    before = graph_from_text(BRANCH)
-    after = merge_equal_reads(before, "if/", ASKED)
-    assert_valid(after)
-    assert reads(after) == ["if/yes", "if/no"]
-    for taken, value in ((True, 4.0), (False, -2.0)):
-        given = {"taken:0": taken}
-        assert outcome(after, given) == outcome(before, given) == value
 
 
 def trained(monkeypatch, merging):
