@@ -94,7 +94,7 @@ def _outside(
     graph: Graph,
     known: Mapping[str, list[str]],
 ) -> dict[str, list[str]]:
-    """Return what the outputs of a Switch, or of an Identity after one, stand for."""
+    """Return the inputs in the place of a Switch's outputs, or an Identity's."""
     outputs = (node.name, f"{node.name}:1")
     readers = list(chain.from_iterable(map(graph.reading, outputs)))
     is_bound = any(r.op in _BOUND or r.device != node.device for r in readers)

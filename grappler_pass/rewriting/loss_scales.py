@@ -142,7 +142,7 @@ def _are_whole(
 def _staying(
     updating: Mapping[str, NodeDef], outside: Sequence[NodeDef], kept: Collection[str]
 ) -> set[str] | None:
-    """Return what stays of what adjusts a scale, as nobody reads a state in it.
+    """Return the nodes that stay of those that adjust a scale.
 
     None where something other is read than whether gradients are finite.
     """

@@ -134,7 +134,7 @@ def _taken_again(graph_def: GraphDef, call: Call, prefix: str) -> GraphDef | Non
 
 
 def _told(view: GraphView, call: Call) -> tuple[str, ...]:
-    """Return what others read of a call's scope, or wait for: flags."""
+    """Return the flags of a call's scope that others read, or wait for."""
     within = {n.index for n in view.nodes if scope_of(n.name) == call.scope}
     read = [
         port_text(view, port)
@@ -174,7 +174,7 @@ class _Again:
     _chosen: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def instead_of(self, text: str, *, adjusts: bool) -> str:
-        """Return what stands for a flag, for a scaled tensor, or for the scale.
+        """Return the text in the place of a flag, a scaled tensor, or the scale.
 
         What adjusts a loss scale, `adjusts`, reads the scale itself.
         """
@@ -190,7 +190,7 @@ class _Again:
         return self._choice(text) if is_scaled else text
 
     def _choice(self, text: str) -> str:
-        """Return what is the first tensor if that is finite, else the second."""
+        """Return the text of the first tensor if that is finite, else the second."""
         if text not in self._chosen:
             name = f"chosen/{text.replace(':', '/')}"
             self._chosen[text] = f"{self.prefix}/{name}"
@@ -342,7 +342,7 @@ class Counters(NamedTuple):
     skipped: int
 
     def mark(self, output: int) -> str:
-        """Return what is written on a node of which an output is the scale."""
+        """Return the mark of a node of which an output is the scale."""
         return " ".join(map(str, (output, *self)))
 
 
@@ -445,7 +445,7 @@ def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
 def _region_of(
     view: GraphView, call: Call
 ) -> tuple[frozenset[int], frozenset[int]] | None:
-    """Return what lies between the scale of a call and its gradients, by number.
+    """Return the nodes between the scale of a call and its gradients, by number.
 
     These are the nodes that are computed from the scale; and the same, with whatever
     else is in a loop that some of them are in. None where that might have effects, or

@@ -173,12 +173,12 @@ def power_of_two_below(
 
 
 def scale_beside(power: Any, scale: Any) -> Any:
-    """Return what is left of a loss scale beside a power of two, float32 scalar."""
+    """Return a loss scale divided by a power of two, float32 scalar."""
     return scale / tf.minimum(power, tf.maximum(scale / _SMALLEST, 1.0))
 
 
 def _factors(is_made_of_sources: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    """Return what returns the factor between a loss and a target: float or tensor."""
+    """Return a function of a target: its factor before a loss, float or tensor."""
     known: dict[Any, Any] = {}
 
     def is_number(tensor: Any) -> bool:
@@ -232,7 +232,7 @@ def _factors(is_made_of_sources: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def _is_made_of(sources: Any) -> Callable[[Any], bool]:
-    """Return what says whether a tensor depends on any of some tensors or variables."""
+    """Return a function of a tensor: whether it depends on any of some sources."""
     flat = tf.nest.flatten(sources)
     tensors = [source for source in flat if isinstance(source, tf.Tensor)]
     variables = [source for source in flat if isinstance(source, tf.Variable)]
@@ -305,7 +305,7 @@ class FirstProduct:
     _is_over: bool = False
 
     def gradient_function(self, kind: str, function: Any) -> Any:
-        """Return what differentiates an operation in the place of a function."""
+        """Return the gradient function of an operation, in the place of a given one."""
         is_first, self._is_over = not self._is_over, True
         is_product = kind in _KINDS and len(self.targets) == 1
         # A function's own gradient may be traced before anything else is done.

@@ -233,7 +233,7 @@ def _update(
 def _step(
     kernel: Kernel, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any
 ) -> _Step | None:
-    """Return what a kernel is given; None where Keras' own update is to run."""
+    """Return the inputs of a kernel; None where Keras' own update is to run."""
     names = kernel.slots(optimizer)
     if names is None or not is_wanted(OPTIMIZER_STEPS):
         return None

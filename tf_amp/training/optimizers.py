@@ -106,7 +106,7 @@ def _apply_tf_keras(apply: Apply, optimizer: Any, *args: Any, **kwargs: Any) -> 
 
 @wrapping_unconverted
 def _apply_legacy(apply: Apply, *args: Any, **kwargs: Any) -> Any:
-    """Do so for Keras 2's first optimizers."""
+    """Do what `apply_gradients` of Keras 2's first optimizers does, in the same way."""
 
     def build(optimizer: Any, variables: list[Any]) -> None:
         optimizer.iterations  # noqa: B018
@@ -124,7 +124,7 @@ def _apply_v1(
     name: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Do so for those of `tf.compat.v1.train`."""
+    """Do what `apply_gradients` in `tf.compat.v1.train` does, in the same way."""
     grads, variables = _split(grads_and_vars)
 
     def build() -> None:

@@ -149,7 +149,7 @@ def in_true_units(slope: _Function) -> _Function:
 
 
 def _call_here() -> Scaling | None:
-    """Return what the gradients here are scaled by.
+    """Return the scaling of the gradients here.
 
     The gradient of a function may be traced before anyone asks for it: then the scale
     is known when it runs.

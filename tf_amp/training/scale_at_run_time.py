@@ -43,7 +43,7 @@ def note_asker() -> None:
 
 
 def scale_at_work() -> Any:
-    """Return what gradients are multiplied by when this runs, float32 scalar."""
+    """Return the scale of gradients when this runs, float32 scalar."""
     return _made_variable().read_value()
 
 

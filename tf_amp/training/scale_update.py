@@ -176,7 +176,7 @@ class ScaleUpdate:
     def _values_after(
         self, finite: bool, applies: Any, reading: State
     ) -> dict[str, Any]:
-        """Return what of the state changes after finite, or other, gradients."""
+        """Return the values of the state that finite, or other, gradients change."""
         seen = Seen(finite, applies, self.largest)
         if finite:
             counters = {"good_steps": reading["good_steps"] + 1, "finite": 1}
@@ -202,7 +202,7 @@ def joined(scale_updates: Sequence[ScaleUpdate]) -> ScaleUpdate:
 
 
 def symbolic(values: Sequence[Any]) -> list[Any]:
-    """Return what of some results can be waited for; nothing under eager execution."""
+    """Return the results that can be waited for; none under eager execution."""
     if tf.executing_eagerly():
         return []
     return [value for value in values if value is not None]

@@ -232,7 +232,7 @@ def results_of(scaling: Scaling, gradients: Any) -> Any:
 
 
 def checked_results(scaling: Scaling, values: Any, finite: Any) -> Any:
-    """Return what was made of unscaled gradients, known to be finite or not."""
+    """Return values made of unscaled gradients, known to be finite or not."""
     return map_scalable(lambda parts: _checked(scaling, parts, lambda: finite), values)
 
 
