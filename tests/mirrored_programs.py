@@ -6,24 +6,19 @@ import textwrap
 from collections.abc import Mapping
 
 from tests.forking import run_forked
+from tests.two_cpus import BEGIN
 
 # Data, models and steps that one device and two replicas go through alike.
 PROGRAM = """
 import math
 import sys
-import numpy as np
-import tensorflow as tf
 import keras_callbacks
-import tf_amp
 from absl import logging
 
 to_output = logging.logging.StreamHandler(sys.stdout)
 to_output.setFormatter(logging.logging.Formatter("LOGGED %(message)s"))
 logging.get_absl_logger().addHandler(to_output)
 
-cpu, = tf.config.list_physical_devices("CPU")
-two = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(cpu, two)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 20)).astype(np.float32)
 Y = RNG.normal(size=(64, 3)).astype(np.float32)
@@ -65,13 +60,6 @@ def loop(strategy, model, optimizer, batches):
     data = strategy.experimental_distribute_dataset(data)
     return [float(step(x, y)) for x, y in data]
 
-def refused(words, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except tf_amp.ConfigError as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(f"not refused: {words}")
 """
 
 
@@ -86,7 +74,7 @@ def sections_of(
     Returns:
       The lines that each of them prints, by name.
     """
-    code = [f"import {kit} as keras, traceback", PROGRAM]
+    code = [BEGIN, f"import {kit} as keras, traceback", PROGRAM]
     for name, program in programs.items():
         code += [f"print('section {name}', flush=True)", "def section():"]
         code += [textwrap.indent(program, "    "), "try:", "    section()"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tests.forking import run_forked
 from tests.processes import Outcome
 
-_BEGIN = """
+BEGIN = """
 import tensorflow as tf
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(
@@ -30,6 +30,6 @@ def run_on_two(
     program: str, before: str = "", env: Mapping[str, str] | None = None
 ) -> Outcome:
     """Run a program, whose assertions hold, after what several programs begin with."""
-    done = run_forked(_BEGIN + before + textwrap.dedent(program), env=env)
+    done = run_forked(BEGIN + before + textwrap.dedent(program), env=env)
     done.lines()
     return done

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.forking import run_forked
 from tests.tf_amp.block_sparse.test_product import dense_form
+from tests.two_cpus import run_on_two
 from tf_amp import ConfigError
 from tf_amp.block_sparse import BlockSparseDense, butterfly_layout
 
@@ -141,12 +141,9 @@ def test_what_does_not_fit_is_an_error_that_names_row_or_column() -> None:
 
 
 def test_two_replicas_learn_as_one_device_does() -> None:
-    program = """
-        import numpy as np, tensorflow as tf, keras
+    run_on_two(
+        """
         from tf_amp.block_sparse import BlockSparseDense
-        cpu, = tf.config.list_physical_devices("CPU")
-        two = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, two)
         draws = np.random.default_rng(0)
         x, y = (draws.normal(size=(64, n)).astype("float32") for n in (16, 3))
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
@@ -163,6 +160,6 @@ def test_two_replicas_learn_as_one_device_does() -> None:
         alone = trained()
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
             shared = trained()
-        print(max(np.abs(a - b).max() for a, b in zip(alone, shared)) < 1e-4)
-    """
-    assert run_forked(program).lines() == ["True"]
+        assert max(np.abs(a - b).max() for a, b in zip(alone, shared)) < 1e-4
+        """
+    )
