@@ -2,7 +2,7 @@
 
     model.fit(x, y, callbacks=[keras_callbacks.AutoMixedPrecision()])
 
-The functions that the model runs for each step are made anew, and traced within a
+The functions that the model runs for each step are made again, and traced within a
 `mixed_precision_scope`. When the call ends, or raises, the model has those back that it
 had before. What is said at the end calls only that measured which was; else the gain is
 a prediction.
@@ -213,7 +213,7 @@ class AutoMixedPrecision(Callback):
             self._convert(role, step_functions.fresh(self.model, role))
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Convert also what other callbacks have made anew or restored meanwhile."""
+        """Convert also what other callbacks have made again or restored meanwhile."""
         if self.is_active and self._scales is None:
             self._scales = ScaleReadings(self.model)
         for role in self._functions:

@@ -88,7 +88,7 @@ class GradientStatistics:
             yield
 
     def read(self) -> dict[str, GradientHealth]:
-        """Return the figures by layer, and begin anew; waits for the device."""
+        """Return the figures by layer, and begin again; waits for the device."""
         health = {}
         for name, figures in self._taken(self._figures).items():
             _, underflows, overflows, nonzero, size = figures.sum(axis=0)
@@ -102,7 +102,7 @@ class GradientStatistics:
         return health
 
     def read_exponents(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return by layer how often each exponent of float32 occurs, and begin anew.
+        """Return by layer how often each exponent of float32 occurs, and begin again.
 
         Values that are 0 do not count; in arrays [256], of exponents -127 to 128.
         """
@@ -119,7 +119,7 @@ class GradientStatistics:
             )
 
     def _taken(self, variable: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the rows of each layer's weights on all replicas, and begin anew."""
+        """Return the rows of each layer's weights on all replicas, and begin again."""
         replicas = self._strategy.experimental_local_results(variable)
         rows = np.stack([replica.numpy() for replica in replicas])
         for replica in replicas:
@@ -317,7 +317,7 @@ class GradientHealthMonitor(Monitor):
             self._summaries.write_exponents(named, epoch)
 
     def end(self) -> None:
-        """Keep no function that nobody calls any more."""
+        """Keep no function without callers."""
         self._observed = None
 
     @never_raising

@@ -1,6 +1,6 @@
 """The plan, the costs and the events of a run, in files beside its checkpoints.
 
-They are text for people and JSON for programs.
+They are human-readable text, and JSON for programs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def json_from_record(record: RunRecord) -> str:
 
 
 def text_from_record(record: RunRecord) -> str:
-    """Return a record for people: figures, events, then the plans."""
+    """Return a human-readable record: figures, events, then the plans."""
     scale = record.scale
     is_known = math.isfinite(scale.skipped_here)
     skipped = scale.skipped_here if is_known else "an unknown number of"

@@ -1,4 +1,4 @@
-"""Which part of a program runs on which of several unlike devices.
+"""Which part of a program runs on which of several heterogeneous devices.
 
 `precision_affinity` spreads one graph over two devices, `batch_shares` one batch over
 replicas, and `offload_optimizer` keeps the state of an optimizer on the host.

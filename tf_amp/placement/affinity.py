@@ -172,7 +172,7 @@ def precision_affinity(
     seconds_per_transfer: float = TRANSFER_SECONDS,
     margin: float = _LEAST_SHARE,
 ) -> PrecisionAffinity:
-    """Return a divider of graphs between two unlike devices, where that pays.
+    """Return a divider of graphs between two heterogeneous devices, where that pays.
 
     Args:
       devices: two names, each with its profile (the name of a shipped one, a path, or a

@@ -317,7 +317,7 @@ class HostState:
                     "offload_optimizer: received variables of a tf.distribute "
                     "strategy; allowed is one device, without a strategy."
                 )
-        # Slots, and what weight decay leaves alone, go by the names of the weights.
+        # Slots, and what weight decay leaves alone, depend on the names of weights.
         root = tf.name_scope("")
         with tf.init_scope(), tf.device(self.device), root:
             self._copies = tuple(map(_copy, variables))

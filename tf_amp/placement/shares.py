@@ -1,4 +1,4 @@
-"""Shares of a batch for several unlike replicas, and the types they compute in.
+"""Shares of a batch for several heterogeneous replicas, and the types they compute in.
 
 A step of a data-parallel group takes as long as its slowest replica, so shares are in
 proportion to throughput: examples per second of a step, on each device in each type.
@@ -95,7 +95,7 @@ class Shares:
 def batch_shares(
     global_batch: int, throughputs: Throughputs, *, allow_idle: bool = False
 ) -> Shares:
-    """Divide a batch among unlike devices in proportion to their throughput.
+    """Divide a batch among heterogeneous devices in proportion to their throughput.
 
     Args:
       global_batch: examples per step, of all devices.

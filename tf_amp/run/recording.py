@@ -49,7 +49,7 @@ class Recorder:
         self._receivers[int(number)](value)
 
     def number_of(self, receiver: Receiver) -> int:
-        """Return the number that the function hands values on to a receiver by."""
+        """Return the number by which the function passes values to a receiver."""
         number = next(self._numbers)
         self._receivers[number] = receiver
         return number

@@ -108,7 +108,7 @@ def compared(
       mixed: returns the same structure.
       inputs: by name.
       low_dtype: of `mixed`: "bfloat16" or "float16".
-      name: of what is compared, for people.
+      name: of what is compared, human-readable.
       variables: that `float32` uses.
     """
     moved = {

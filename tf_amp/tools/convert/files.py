@@ -1,6 +1,6 @@
 """Read the files of stored models, and write a model whole or not at all.
 
-Of a SavedModel only what changes is written anew: the graphs, and the variables where
+Of a SavedModel only what changes is written again: the graphs, and the variables where
 they are stored in another type. Whatever else lies in its folder is copied. All is
 written beside the target and renamed at the end; where there is a model already, the
 two change places in one step, if the file system can.

@@ -36,7 +36,7 @@ from tf_amp.tools.convert.job import FLOAT32, JSON_FILE, ConversionReport, Job
 from tf_amp.tools.convert.retyping import retype_signatures
 from tf_amp.tools.convert.weights import VariablesFile
 
-# That nobody reads, and is no result.
+# Without readers, and no results.
 _NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
 
@@ -145,7 +145,7 @@ def _converted(
 def _item_of(meta_graph: MetaGraphDef, is_frozen: bool) -> Item:
     """Return what a graph is run for, and what else names its nodes.
 
-    A bare graph is run for whatever nobody reads. Of a SavedModel's the signatures say
+    A bare graph is run for whatever has no reader. Of a SavedModel's the signatures say
     it; savers, assets and collections name further nodes.
     """
     nodes = meta_graph.graph_def.node

@@ -163,7 +163,7 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
     """
     shapes = {node.name: _written(node) for node in graph_def.node if _has_shapes(node)}
     if batch is None:
-        # Of these a price hangs on it; a result is an Identity without attributes.
+        # Of these a price depends on it; a result is an Identity without attributes.
         priced = (n for n in graph_def.node if n.op not in HANDLES and len(n.attr) > 1)
         if any(node.name not in shapes for node in priced):
             shapes = _imported(graph_def) or shapes
