@@ -82,6 +82,7 @@ INNER_KERAS_APPLY = Hook(
 V1_APPLY = Hook(
     "tensorflow.python.training.optimizer:Optimizer.apply_gradients", _UNSKIPPED
 )
+_UNFUSED = "its updates take a pass over the weights for each operation"
 
 
 BATCH_NORMALIZATION = Hook(
@@ -96,6 +97,11 @@ GELU = Hook(
     "tensorflow._api.v2.nn:gelu",
     "steps with it keep three tensors for its gradient instead of one",
 )
+# Of the classes of Keras 3 whose updates a kernel can take.
+UPDATES = tuple(
+    Hook(f"keras.src.optimizers.{name.lower()}:{name}.update_step", _UNFUSED)
+    for name in ("SGD", "Adam", "Adagrad", "Adamax", "RMSprop", "Adadelta", "Ftrl")
+)
 USER_SCALING = tuple(
     Hook(path, _UNNOTICED)
     for path in (
@@ -107,16 +113,6 @@ USER_SCALING = tuple(
         f"{_LOSS_SCALE_OPTIMIZER}:MixedPrecisionLossScaleOptimizer._scale_loss",
     )
 )
-
-
-def updates_of(optimizer: Any) -> dict[str, Hook]:
-    """Return by name the classes of Keras 3 that an optimizer's updates may be of."""
-    unfused = "its updates take a pass over the weights for each operation"
-    return {
-        kind.__name__: Hook(f"{kind.__module__}:{kind.__name__}.update_step", unfused)
-        for kind in type(optimizer).__mro__
-        if kind.__module__.startswith("keras.src.optimizers.")
-    }
 
 
 def has_own_moments(layer: Any) -> bool:

@@ -34,6 +34,7 @@ from tf_amp.training import (
     finite_flags,
     gradient_seeds,
     layer_fusions,
+    optimizer_fusions,
     optimizers,
     program_scaling,
     scale_at_run_time,
@@ -61,6 +62,7 @@ Current = Callable[[], LossScale]
 _WHEN_IMPORTED: dict[Hook, Callable[[Any], Any]] = {
     **optimizers.HOOKS,
     **dict.fromkeys(private.USER_SCALING, scale_and_note),
+    **optimizer_fusions.HOOKS,
     **layer_fusions.HOOKS,
 }
 

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from grappler_pass.fusions import OPTIMIZER_STEPS
-from tf_amp._tensorflow_private import install_when_imported, wrapping_unconverted
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private import wrapping_unconverted
 from tf_amp.training.layer_fusions import is_wanted, mark
 
 # On a CPU of two cores an update of 2^13 elements takes as long either way, one of 2^16
@@ -275,12 +275,7 @@ def _step(
     )
 
 
-def use_kernels(optimizer: Any) -> None:
-    """Wrap each `update_step` that a step of an optimizer may come to, if not done yet.
-
-    A class of the program's own may inherit it, or call it.
-    """
-    for name, hook in private.updates_of(optimizer).items():
-        if name in KERNELS:
-            update = functools.partial(_update, KERNELS[name])
-            install_when_imported(hook, wrapping_unconverted(update))
+HOOKS = {
+    hook: wrapping_unconverted(functools.partial(_update, KERNELS[hook.owner]))
+    for hook in private.UPDATES
+}

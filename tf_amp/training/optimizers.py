@@ -38,7 +38,6 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp.tracing import bypass
 from tf_amp.tracing.bypass import holding
 from tf_amp.training.finite_steps import finite_step
-from tf_amp.training.optimizer_fusions import use_kernels
 
 Apply = Callable[..., Any]
 
@@ -52,7 +51,6 @@ def _apply_keras(
     **kwargs: Any,
 ) -> Any:
     """Do what Keras 3's `apply` does, with overflows skipped."""
-    use_kernels(optimizer)
     variables = None if trainable_variables is None else list(trainable_variables)
 
     def build() -> None:
