@@ -175,10 +175,16 @@ def cost_key(device: Device) -> str:
     A CPU's model, decisive instruction sets, threads, and whether oneDNN is on; a GPU's
     model and driver. How float32 is computed, where that is not as usual.
     """
-    if device.device_type == "GPU":
-        tf32 = ", TF32 off" if _lacks_tf32(device) else ""
-        return f"{device.model or 'GPU'}, driver {_gpu_driver()}{tf32}"
-    return str(cpu_key())
+    if device.device_type != "GPU":
+        return str(cpu_key())
+    import tensorflow as tf
+
+    # By a variable NVIDIA's libraries use no TF32, whatever a program says.
+    is_refused = os.environ.get(_TF32, "").strip() == "0"
+    is_on = tf.config.experimental.tensor_float_32_execution_enabled()
+    has_tf32 = device.capability is None or device.capability >= _TF32_CAPABILITY
+    off = ", TF32 off" if has_tf32 and (is_refused or not is_on) else ""
+    return f"{device.model or 'GPU'}, driver {_gpu_driver()}{off}"
 
 
 @functools.cache
@@ -253,17 +259,6 @@ def _gpu_driver() -> str:
         return "unknown"
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
     return version.group() if version else "unknown"
-
-
-def _lacks_tf32(device: Device) -> bool:
-    """Tell whether products that could be computed in TF32 are in exact float32."""
-    import tensorflow as tf
-
-    if device.capability is not None and device.capability < _TF32_CAPABILITY:
-        return False
-    # By which NVIDIA's libraries use none, whatever a program says.
-    is_refused = os.environ.get(_TF32, "").strip() == "0"
-    return is_refused or not tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 def _op_threads() -> int:

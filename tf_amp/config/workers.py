@@ -190,7 +190,13 @@ def adopt_settings(
             )
             continue
         try:
-            config = _config_of(text)
+            given = json.loads(base64.urlsafe_b64decode(text))
+            if not isinstance(given, dict):
+                raise ConfigError(f"received {given!r} where settings should be.")
+            config = AmpConfig.from_env({str(k): str(v) for k, v in given.items()})
+            own = scope_registry.base_config()
+            local = {name: getattr(own, name) for name in _LOCAL}
+            config = dataclasses.replace(config, enabled=True, tune=_TUNE, **local)
             check(config)
         except (ConfigError, ValueError, binascii.Error) as error:
             Code.SERVED_IN_FLOAT32.warn_once(
@@ -199,13 +205,3 @@ def adopt_settings(
             )
             continue
         scope_registry.adopt_scope(settings_id, config)
-
-
-def _config_of(text: str) -> AmpConfig:
-    given = json.loads(base64.urlsafe_b64decode(text))
-    if not isinstance(given, dict):
-        raise ConfigError(f"received {given!r} where settings should be.")
-    own = scope_registry.base_config()
-    local = {name: getattr(own, name) for name in _LOCAL}
-    config = AmpConfig.from_env({str(k): str(v) for k, v in given.items()})
-    return dataclasses.replace(config, enabled=True, tune=_TUNE, **local)

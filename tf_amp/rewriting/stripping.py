@@ -72,10 +72,6 @@ def is_converted(graph_def: Any) -> bool:
     return not any(REWRITTEN in node.attr for node in graph_def.node)
 
 
-def _strip_built(result: Any, *args: Any, **kwargs: Any) -> None:
-    strip(graphs.built_graph(result))
-
-
 def _strip_created(meta_graph: Any, *args: Any, **kwargs: Any) -> None:
     strip_stamps(meta_graph.graph_def)
     if _UPDATES in meta_graph.collection_def:
@@ -85,16 +81,15 @@ def _strip_created(meta_graph: Any, *args: Any, **kwargs: Any) -> None:
         listed[:] = [name for name in listed if name.partition(":")[0] in names]
 
 
-def _strip_saved(builder: Any, *args: Any, **kwargs: Any) -> None:
-    for graph_def in graphs.builder_graphs(builder):
-        strip(graph_def)
-
-
 # Of TensorFlow's makers of a SavedModel's graph, and of a v1 MetaGraphDef, and of the
 # `save` of a builder of v1 SavedModels.
-stripping_built = acting_after(_strip_built)
+stripping_built = acting_after(
+    lambda result, *args, **kwargs: strip(graphs.built_graph(result))
+)
 stripping_created = acting_after(_strip_created)
-stripping_saved = acting_before(_strip_saved)
+stripping_saved = acting_before(
+    lambda builder, *args, **kwargs: [*map(strip, graphs.builder_graphs(builder))]
+)
 
 
 # By the name of a function, as it was; None for one that was made for another alone.

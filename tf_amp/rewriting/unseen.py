@@ -70,7 +70,16 @@ def watch() -> None:
 def _say_if_unseen() -> None:
     seconds = time.monotonic() - _begin
     is_short = seconds < LONG_SECONDS or os.getpid() != _process
-    if is_short or _has_met_products or _is_explained() or not _is_verbose():
+    if is_short or _has_met_products or not _is_verbose():
+        return
+    from tf_amp.rewriting import host
+
+    if Code.TRACED_BEFORE in host.current().said:
+        return
+    tf: Any = sys.modules.get("tensorflow")
+    devices = tf.config.list_logical_devices() if tf is not None else ()
+    if any(device.name.startswith("/job:") for device in devices):
+        # Graphs go to other processes.
         return
     Code.NOTHING_SEEN.say(
         f"nothing was rewritten in {seconds:.0f} s, since no graph with a matrix "
@@ -93,14 +102,3 @@ def _is_verbose() -> bool:
 
 def _wants_lines(config: AmpConfig) -> bool:
     return config.rewrites and config.verbose
-
-
-def _is_explained() -> bool:
-    """Return whether graphs came too early, or go to other processes."""
-    from tf_amp.rewriting import host
-
-    if Code.TRACED_BEFORE in host.current().said:
-        return True
-    tf: Any = sys.modules.get("tensorflow")
-    devices = tf.config.list_logical_devices() if tf is not None else ()
-    return any(device.name.startswith("/job:") for device in devices)
