@@ -26,7 +26,7 @@ def registered_kernels(op: str) -> Sequence[Any]:
 def load_plugin(path: str) -> None:
     """Have TensorFlow load a plugin library.
 
-    The public function also lists the physical devices anew, which forgets what the
+    The public function also lists the physical devices again, which forgets what the
     program has set with `set_visible_devices` and `set_memory_growth`.
     """
     register = getattr(pywrap_tf_session, "TF_LoadPluggableDeviceLibrary", None)

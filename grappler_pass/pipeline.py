@@ -155,7 +155,7 @@ STAGES = (
     ("try", tried),
     ("keep", keep),
 )
-# What follows from the graph alone if nothing is fused, and what hangs on prices.
+# What follows from the graph alone if nothing is fused, and what depends on prices.
 _UNPRICED, _PRICED = STAGES[:4], STAGES[4:]
 
 
@@ -175,7 +175,7 @@ def optimize(
       item: what the caller relies on.
       settings: dtype, level, lists, costs.
       shapes: infers static shapes; called only if there is an allow op.
-      name: of the graph, for people.
+      name: of the graph, human-readable.
       observer: called after each stage with its name, the draft and its seconds.
 
     Returns:
@@ -200,7 +200,7 @@ def optimize_at_each(
 ) -> list[Rewrite]:
     """Rewrite a graph under each of several settings that differ in prices alone.
 
-    Nothing is fused, which hangs on prices, too.
+    Nothing is fused, which depends on prices, too.
 
     Raises:
       StageError: a stage failed.

@@ -10,7 +10,7 @@ must know: which arguments only serve to update, and what was unscaled.
     update(gradient):  v -= rate * gradient      its argument only serves to update
     gradients(x):      return unscale(...)       its results are behind a barrier
 
-A function may be called from elsewhere too, where it is to stay as it is, or be
+A function may be called from elsewhere too, where it is to stay unchanged, or be
 rewritten otherwise. So each changed body becomes a function of its own, and so does
 every function on the way to it.
 """

@@ -7,7 +7,7 @@ After    found, token = TfAmpRecall(w, scale); old, none = Switch(token, found)
 
 The kernels (kept_weights.c) see by its memory whether a variable has been written
 since, by whomever, so that what is kept is what would be computed. The values of one
-device belong together: if one of their variables has changed, all are computed anew.
+device belong together: if one of their variables has changed, all are computed again.
 Where nothing has, what computes them is dead, as in the branch that is not taken.
 
 Not done: where this graph writes the variables; in loops and branches; for variables
@@ -59,7 +59,7 @@ STEM = "tf_amp_kept"
 
 
 class Kept(NamedTuple):
-    """Nodes that hang together, and on variables alone.
+    """Nodes that compute with each other, and depend on variables alone.
 
     Attributes:
       nodes: by number, inputs first.
@@ -79,7 +79,7 @@ class Kept(NamedTuple):
 def _region(view: GraphView) -> tuple[set[int], list[int]]:
     """Return what of a graph its variables alone decide.
 
-    That are nodes that hand a variable's value on, unchanged, and nodes that compute
+    That are nodes that pass a variable's value on, unchanged, and nodes that compute
     with those alone, inputs first.
     """
     sources: set[int] = set()
@@ -133,7 +133,7 @@ def is_wanted(settings: Settings) -> bool:
 
 
 def ports_of_variables(view: GraphView) -> frozenset[Port]:
-    """Return what hangs on variables alone and can be kept, before types are chosen."""
+    """Return what depends on variables alone, before types are chosen."""
     nodes = itertools.chain(*_region(view))
     return frozenset(port for i in nodes for port in view.output_ports(i))
 

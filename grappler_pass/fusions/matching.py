@@ -269,8 +269,8 @@ class NewNodes:
         self._edited.put(made)
         return made
 
-    def hand_on(self, given: Node, name: str) -> None:
-        """Have a given node hand on the float32 result of another."""
+    def pass_on(self, given: Node, name: str) -> None:
+        """Have a given node pass on the float32 result of another."""
         self.replace(given, part_of(given, "Identity", name))
 
     def add(self, node: NodeDef, what: str, shape: Shape) -> str:

@@ -155,7 +155,7 @@ def _write_kernel(
     channels = shape[-1] or 0
     gamma, beta = (new.shaped(found.ports[v], (channels,)) for v in _VECTORS)
     for node in others:
-        new.hand_on(node, last.name)
+        new.pass_on(node, last.name)
         new.shapes[node.name] = (shape,)
     x = new.text(found.ports["x"])
     is_folded = len(shape) > _MOST_AXES
@@ -223,9 +223,9 @@ def _move_bias(
     readers: Sequence[Node],
     new: NewNodes,
 ) -> None:
-    """Add a bias to the mean, and hand the product on instead."""
+    """Add a bias to the mean, and pass the product on instead."""
     if biased.op == "BiasAdd":
-        new.hand_on(biased, new.text(biased.inputs[0]))
+        new.pass_on(biased, new.text(biased.inputs[0]))
     else:
         operands = map(new.text, biased.inputs[:2])
         product = parts_of(biased.proto)[0].op

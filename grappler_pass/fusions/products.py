@@ -202,7 +202,7 @@ class _Fold:
         return graph.gain(product, saved, spent, _LEAST_RATIO)
 
     def write(self, new: NewNodes) -> None:
-        """Scale the weights; what multiplied now hands the product on."""
+        """Scale the weights; what multiplied now passes the product on."""
         ports, nodes, product = self._ports, self._nodes, self._product
         scale = new.shaped(ports["scale"], self._scale_shape())
         operands = new.text(ports["weights"]), scale
@@ -214,10 +214,10 @@ class _Fold:
         if "shortcut" in nodes:
             terms = nodes["mul"].name, new.text(ports["other"])
             new.replace(last, part_of(last, "AddV2", *terms))
-            new.hand_on(nodes["shortcut"], nodes["mul"].name)
+            new.pass_on(nodes["shortcut"], nodes["mul"].name)
             *others, last = others
         for node in others:
-            new.hand_on(node, product.name)
+            new.pass_on(node, product.name)
         shift = new.shaped(ports["shift"], self._vector) if "shift" in ports else ""
         if "bias" in ports:
             factors = [
@@ -228,7 +228,7 @@ class _Fold:
                 bias = new.computed("AddV2", "shift", (bias, shift), self._vector)
             shift = bias
         if not shift:
-            new.hand_on(last, product.name)
+            new.pass_on(last, product.name)
             return
         added = part_of(last, "BiasAdd", product.name, shift)
         added.attr["data_format"].s = b"NHWC"
@@ -300,7 +300,7 @@ def _activated(graph: PricedGraph, bias: Node) -> tuple[Node, ...]:
 def _activate_rows(
     found: Found, nodes: tuple[Node, ...], shape: Shape, new: NewNodes
 ) -> None:
-    """Activate a product in rows; the last node hands on what has more axes."""
+    """Activate a product in rows; the last node passes on what has more axes."""
     product, reshape = found.nodes["product"], found.nodes["reshape"]
     names = dict.fromkeys((reshape.name, f"{reshape.name}:0"), product.name)
 
@@ -317,4 +317,4 @@ def _activate_rows(
     rows = new.add(in_rows(last), "activation", shape)
     sizes = new.text(found.ports["sizes"])
     new.replace(reshape, part_of(reshape, "Reshape", rows, sizes))
-    new.hand_on(last, reshape.name)
+    new.pass_on(last, reshape.name)

@@ -99,7 +99,7 @@ class Graph:
     """
 
     def __init__(self, graph_def: GraphDef) -> None:
-        """Begin with a graph as it is."""
+        """Begin with a graph, unchanged."""
         self._given = graph_def
         self.library = graph_def.library
         self.nodes: dict[str, NodeDef] = {node.name: node for node in graph_def.node}

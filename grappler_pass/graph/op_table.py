@@ -41,7 +41,7 @@ class Errors(enum.Enum):
     ACTIVATES = "bounded slope: keeps absolute errors, whatever is left of the value"
     AVERAGES = "takes means of few values"
     NORMALIZES = "subtracts a mean and divides by a deviation"
-    GRADIENT = "linear in the gradient that it reads, the only one it hands on"
+    GRADIENT = "linear in the gradient that it reads, the only one it passes on"
     REDUCES = "sums many values, float32 throughout"
     MAGNIFIES = "magnifies errors of what is near 1, or of many factors"
     JUMPS = "makes another outcome of the smallest error at a threshold"
@@ -49,7 +49,7 @@ class Errors(enum.Enum):
 
 
 class Others(enum.Enum):
-    """What an op that hands a gradient on makes of its other operands."""
+    """What an op that passes a gradient on makes of its other operands."""
 
     SIGN = "looks at signs, or at which element is the largest"
     SMOOTH = "multiplies by a function as exact as they are"
@@ -58,7 +58,7 @@ class Others(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Why:
-    """Why ops are on their lists, for people, and what they make of errors.
+    """Why ops are on their lists, human-readable, and what they make of errors.
 
     Of two that are worded alike each has ops of its own.
     """

@@ -143,7 +143,7 @@ def input_behind(op: str, output: int) -> int:
 
 @functools.cache
 def gradient_input(op: str) -> int:
-    """Return which input is the gradient, of an op that hands a gradient on."""
+    """Return which input is the gradient, of an op that passes a gradient on."""
     op_def = op_def_of(op)
     found = None if op_def is None else _position(op_def.input_arg, _GRADIENTS)
     assert found is not None, f"{op} takes no gradient"

@@ -89,9 +89,14 @@ def lay_out(draft: Draft) -> Draft:
     names = [node.name for node in before.node]
     after = with_biases_apart(without_pairs(laid_out, names), settings.home)
     added = _transpose_seconds(draft, after) - _transpose_seconds(draft, before)
-    plan = draft.plan
-    plan = dataclasses.replace(plan, seconds_after=plan.seconds_after + added)
-    draft = dataclasses.replace(draft, rewritten=after, plan=plan)
+    return _charged(draft, after, added)
+
+
+def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
+    """Return a draft with another graph, which takes so much longer than planned."""
+    plan, settings = draft.plan, draft.settings
+    plan = dataclasses.replace(plan, seconds_after=plan.seconds_after + seconds)
+    draft = dataclasses.replace(draft, rewritten=rewritten, plan=plan)
     if settings.opt_level != PRICED or draft.recalled is not None:
         return draft
     seconds = plan.seconds_before - plan.seconds_after
@@ -107,39 +112,11 @@ def lay_out(draft: Draft) -> Draft:
 
 
 def _chosen_again(draft: Draft, graph_def: GraphDef, first: str) -> GraphDef | None:
-    """Return a graph as TensorFlow lays it out for 16 bits; None where it does not.
-
-    A convolution that nobody reads makes those in 16 bits count as the majority. Where
-    they are not, those in float32 are not shown to TensorFlow, and keep their layout.
-    """
+    """Return a graph as TensorFlow lays it out for 16 bits; None where it does not."""
     assert draft.settings.layouts is not None, "looked at before"
     given = {node.name: node for node in graph_def.node}
-    device, dtype = given[first].device, draft.low_dtype
-    asked = GraphDef()
-    asked.CopyFrom(graph_def)
-    on_gpu = [
-        node
-        for node in asked.node
-        if "data_format" in node.attr
-        and device_type_at(node, draft.settings.home) == "GPU"
-    ]
-    others = [node for node in on_gpu if node.attr["T"].type != dtype]
-    counted = sum(node.op in _COUNTED for node in on_gpu)
-    if sum(node.op in _COUNTED for node in others) > counted / 2:
-        for node in others:
-            node.device = node.device.replace("GPU", "CPU")
-    one = new_constant(f"{_STEM}/one", 0, dtype, (1, 1, 1, 1), device=device)
-    conv = new_node(
-        "Conv2D",
-        f"{_STEM}/conv",
-        [one.name, one.name],
-        device,
-        T=dtype,
-        strides=[1] * 4,
-        padding=b"VALID",
-    )
-    asked.node.extend((one, conv))
     kept = tuple(sorted(draft.item.untouchable & draft.view.index.keys()))
+    asked = _asked(draft, graph_def, given[first].device)
     answer = draft.settings.layouts(asked, kept)
     if answer is None:
         return None
@@ -154,6 +131,34 @@ def _chosen_again(draft: Draft, graph_def: GraphDef, first: str) -> GraphDef | N
                 node.attr[_COLOCATION].CopyFrom(before.attr[_COLOCATION])
         laid_out.node.append(node)
     return laid_out
+
+
+def _asked(draft: Draft, graph_def: GraphDef, device: str) -> GraphDef:
+    """Return what TensorFlow is asked to lay out.
+
+    A convolution that nobody reads makes those in 16 bits count as the majority. Where
+    they are not, those in float32 are not shown to TensorFlow, and keep their layout.
+    """
+    dtype = draft.low_dtype
+    asked = GraphDef()
+    asked.CopyFrom(graph_def)
+    on_gpu = [
+        node
+        for node in asked.node
+        if "data_format" in node.attr
+        and device_type_at(node, draft.settings.home) == "GPU"
+    ]
+    others = [node for node in on_gpu if node.attr["T"].type != dtype]
+    counted = sum(node.op in _COUNTED for node in on_gpu)
+    if sum(node.op in _COUNTED for node in others) > counted / 2:
+        for node in others:
+            node.device = node.device.replace("GPU", "CPU")
+    name = f"{_STEM}/one"
+    one = new_constant(name, 0, dtype, (1, 1, 1, 1), device=device)
+    attrs = {"T": dtype, "strides": [1] * 4, "padding": b"VALID"}
+    conv = new_node("Conv2D", f"{_STEM}/conv", [name, name], device, **attrs)
+    asked.node.extend((one, conv))
+    return asked
 
 
 def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:

@@ -1,4 +1,4 @@
-"""What a graph computes of its variables alone is computed anew when they change."""
+"""What a graph computes of its variables alone is computed again when they change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_little_is_not_looked_for_and_listed_with_its_reason() -> None:
     assert (declined.seconds, declined.reason) == (0.0, Reason(Cause.FUSION_COST))
 
 
-def test_little_beside_much_is_listed_and_computed_anew() -> None:
+def test_little_beside_much_is_listed_and_computed_again() -> None:
     little = "few = VarHandleOp dtype=float32 shape=[8]\n"
     little += "given = ReadVariableOp(few) dtype=float32\nflat = Squeeze(given)"
     text = f"{fused.text}\n{little}\nread_by = Add(flat, x)"
