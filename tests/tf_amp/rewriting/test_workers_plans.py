@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 
 import pytest
 import tensorflow as tf
@@ -10,6 +11,8 @@ import tensorflow as tf
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
 from tests.rewriters import rewritten_by, settings_of
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
 from tf_amp.rewriting import agreement
 from tf_amp.rewriting.agreement import SharedPlans
 from tf_amp.rewriting.resumed_plans import Memory
@@ -23,9 +26,11 @@ class Exchange:
 
     chief = "worker 0"
 
-    def __init__(self, own: str, told: dict[str, str]) -> None:
+    def __init__(
+        self, own: str, told: dict[str, str], others: tuple[str, ...] = ()
+    ) -> None:
         self.own = own
-        self.others = ("worker 0", "worker 1")
+        self.others = others
         self.is_chief = own == self.chief
         self.told = told
 
@@ -124,3 +129,29 @@ def test_a_setting_that_one_worker_alone_has_is_told(heard: list[str]) -> None:
     agreement.compare({"TF_AMP_EXCLUDE": "head"}, exchange)
     (text,) = heard
     assert "TF_AMP_EXCLUDE is not set on worker 0 and head on worker 1" in text
+
+
+def test_differing_and_missing_settings_are_named(heard: list[str]) -> None:
+    told = {"worker 1/settings": '{"TF_AMP_DTYPE": "bfloat16"}'}
+    exchange = Exchange("worker 0", told, ("worker 1", "worker 2"))
+    config = AmpConfig(dtype="float16", opt_level="O2", log_dir=pathlib.Path("/here"))
+    own = agreement.told_settings(config)
+    agreement.compare(own, exchange, seconds=0.0)
+    assert "TF_AMP_LOG" not in own
+    differing, missing = heard
+    assert "TF_AMP_DTYPE is bfloat16 on worker 1 and float16 on worker 0" in differing
+    assert "TF_AMP_OPT_LEVEL is not set on worker 1" in differing
+    assert missing.startswith("tf-amp: worker 2 has not said")
+
+
+class Halving(LossScale):
+    """A loss scale of the program's own."""
+
+
+def test_a_loss_scale_of_ones_own_is_told_by_its_class() -> None:
+    for loss_scale, told in (
+        (Halving(), "the program's own Halving"),
+        (StaticLossScale(64.0), "64.0"),
+    ):
+        own = agreement.told_settings(AmpConfig(loss_scale=loss_scale))
+        assert own["TF_AMP_LOSS_SCALE"] == told

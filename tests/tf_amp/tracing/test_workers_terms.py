@@ -1,6 +1,5 @@
 """What a server takes another process' word for, and what not."""
 
-import dataclasses
 import pathlib
 from collections.abc import Iterator
 from unittest import mock
@@ -10,9 +9,7 @@ import tensorflow as tf
 
 from tf_amp.config import scope_registry, workers
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
 from tf_amp.config.setting_values import edits_from_mapping
-from tf_amp.rewriting import agreement
 from tf_amp.rewriting.graph_settings import check_config
 from tf_amp.tracing.stamps import Stamp
 
@@ -104,48 +101,3 @@ def test_a_job_has_one_key_whoever_directs_it() -> None:
     assert workers.key_of(of_servers) == workers.key_of(with_chief)
     other = tf.train.ClusterSpec(larger).as_cluster_def()
     assert workers.key_of(of_servers) != workers.key_of(other)
-
-
-class Exchange:
-    """What workers tell each other, without any processes."""
-
-    is_chief = True
-    own, chief, others = "worker 0", "worker 0", ("worker 1", "worker 2")
-
-    def __init__(self, **told: str) -> None:
-        self.told = told
-
-    def tell(self, what: str, value: str) -> None:
-        self.told[what] = value
-
-    def ask(self, worker: str, what: str, seconds: float) -> str | None:
-        return self.told.get(worker.replace(" ", "_"))
-
-
-class Halving(LossScale):
-    """A loss scale of the program's own."""
-
-
-def test_a_loss_scale_of_ones_own_is_told_by_its_class() -> None:
-    own = agreement.told_settings(dataclasses.replace(CONFIG, loss_scale=Halving()))
-    assert own["TF_AMP_LOSS_SCALE"] == "the program's own Halving"
-    named = dataclasses.replace(CONFIG, loss_scale=StaticLossScale(64.0))
-    assert agreement.told_settings(named)["TF_AMP_LOSS_SCALE"] == "64.0"
-
-
-def test_differing_and_missing_settings_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heard: list[str] = []
-    warn = lambda text, *args: heard.append(text % args)  # noqa: E731
-    monkeypatch.setattr("absl.logging.warning", warn)
-    exchange = Exchange(worker_1='{"TF_AMP_DTYPE": "bfloat16"}')
-    own = agreement.told_settings(CONFIG)
-
-    agreement.compare(own, exchange, seconds=0.0)
-
-    assert "TF_AMP_LOG" not in own
-    differing, missing = heard
-    assert "TF_AMP_DTYPE is bfloat16 on worker 1 and float16 on worker 0" in differing
-    assert "TF_AMP_OPT_LEVEL is not set on worker 1" in differing
-    assert missing.startswith("tf-amp: worker 2 has not said")
