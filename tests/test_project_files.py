@@ -1,13 +1,22 @@
-"""The files about the project name what exists."""
+"""Files about the project name what exists; campaigns and tests keep to what they say.
+
+Tests depend neither on the settings of whoever runs them nor on other tests.
+"""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+from absl import logging
+
 import keras_callbacks
 import tf_amp
-from tests.processes import ROOT
+from tests import campaign
+from tests.processes import ROOT, run_python
 from tf_amp.commands import cli
+from tf_amp.config.amp_config import OPT_LEVEL, SWITCH
+from tf_amp.rewriting import host
 
 # In the changelog, what is called without `tf_amp.` in front.
 CALLS = re.compile(r"`(?:tf_amp\.)?([a-z_]{7,})(?:\(\))?`")
@@ -36,3 +45,42 @@ def test_the_tests_that_take_long_are_files_of_which_each_room_has_others() -> N
     rooms = {path.parent for path in slow}
     assert all(path.is_file() for path in slow)
     assert all({*room.glob("test_*.py")} - slow for room in rooms)
+
+
+def test_a_result_takes_the_place_of_the_last_one_of_its_command() -> None:
+    text = "| command | result |\n"
+    for cells in (("`a`", "1"), ("`a 9`", "2"), ("`a`", "3")):
+        text = campaign.with_row(text, cells)
+    assert text == "| command | result |\n| `a` | 3 |\n| `a 9` | 2 |\n"
+
+
+def test_each_campaign_of_make_test_long_has_its_row() -> None:
+    lines = re.findall(
+        r"python -m (tests\S+) (.*--note)", (ROOT / "Makefile").read_text()
+    )
+    assert lines
+    text = campaign.FILE.read_text()
+    for module, arguments in lines:
+        begin = f"| {campaign.command_of(module, arguments.split())} | 0-"
+        assert begin in text, f"make test-long was never run with {begin}"
+
+
+def test_the_settings_of_whoever_runs_the_tests_are_unset() -> None:
+    program = """
+        import os
+        import tests.conftest
+        print(*sorted(n for n in os.environ if "TF_AMP" in n or "AUTO_MIXED" in n))
+    """
+    done = run_python(program, env={OPT_LEVEL: "O0", SWITCH: "1"})
+    assert done.lines() == ["TF_AMP_CACHE TF_AMP_TUNE"]
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+def test_plans_and_what_is_told_once_are_forgotten(
+    turn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not host.current().plans
+    host.current().plans.append(turn)
+    assert host.current().is_news("said once")
+    logging.log_first_n(logging.WARNING, "only once", 1)
+    assert "only once" in caplog.text
