@@ -6,8 +6,7 @@ import pytest
 
 from tests.hand_casts import rounded
 from tests.programs_of_users.building import built
-from tests.programs_of_users.catalog import BY_NAME
-from tests.programs_of_users.checking import check
+from tests.programs_of_users.catalog import BY_NAME, check
 from tests.soundness import LOW_DTYPES
 from tests.yardstick_check import Contest
 

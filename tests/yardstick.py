@@ -34,9 +34,7 @@ def _check(seed: int) -> dict[str, Any]:
     return {
         "failures": failures,
         "programs": outcome.rewritten > 0,
-        "rewritten": outcome.rewritten,
-        "results": outcome.results,
-        "undecided": outcome.undecided,
+        **outcome.counts,
     }
 
 

@@ -146,6 +146,11 @@ class Outcome:
     results: int
     undecided: int
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """All but the failures, by name."""
+        return {n: c for n, c in vars(self).items() if n != "failures"}
+
 
 def check(recipe: Recipe, plans: Iterable[PlanKind]) -> Outcome:
     """Build a program, rewrite it by each plan, and hold it against the rule."""

@@ -13,8 +13,7 @@ from collections import Counter
 from typing import Any
 
 from tests.campaign import Command
-from tests.programs_of_users.catalog import BY_NAME
-from tests.programs_of_users.checking import check
+from tests.programs_of_users.catalog import BY_NAME, check
 
 _NAMES = tuple(BY_NAME)
 
@@ -26,9 +25,7 @@ def _check(seed: int) -> dict[str, Any]:
             f"{_NAMES[seed]}, {plan}: {finding}"
             for plan, finding in outcome.failures.items()
         ],
-        "rewritten": outcome.rewritten,
-        "results": outcome.results,
-        "undecided": outcome.undecided,
+        **outcome.counts,
     }
 
 
