@@ -19,12 +19,7 @@ from absl import logging
 
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.step_functions import (
-    StepFunction,
-    number,
-    steps_up_to,
-    wrapping,
-)
+from keras_callbacks.step_functions import StepFunction, number, steps_up_to, wrapping
 from tf_amp.compare.alternation import FEWEST_PAIRS, Verdict, in_turn
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch

@@ -129,9 +129,7 @@ def own_step(kit):
 
 KINDS = {
     "accumulation": lambda: regression(
-        keras,
-        keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
-        own_step(keras),
+        keras, keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), own_step(keras)
     ),
     "average": lambda: regression(
         keras, keras.optimizers.SGD(0.1, use_ema=True), steps_per_execution=2

@@ -70,9 +70,7 @@ CPU = "/CPU:0"
 
 
 def measure_cases(
-    cases: Sequence[Case],
-    dtypes: Sequence[str],
-    seconds: float,
+    cases: Sequence[Case], dtypes: Sequence[str], seconds: float
 ) -> Measurements:
     """Time every point of every case, again and again while time is left.
 
@@ -105,11 +103,7 @@ def measure_cases(
 
 
 def measure_into(
-    found: Rounds,
-    case: Case,
-    point: Point,
-    dtypes: Sequence[str],
-    turns: Turns,
+    found: Rounds, case: Case, point: Point, dtypes: Sequence[str], turns: Turns
 ) -> None:
     """Time ``case`` at ``point`` in each dtype, and add what it takes."""
     for name in dtypes if case.label is None else (case.label,):

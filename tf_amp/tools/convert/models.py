@@ -160,11 +160,7 @@ def _item_of(meta_graph: MetaGraphDef, is_frozen: bool) -> Item:
         fetch += _nodes_of(signature.outputs)
         feed += _nodes_of(signature.inputs)
     saver = meta_graph.saver_def
-    named = [
-        saver.filename_tensor_name,
-        saver.save_tensor_name,
-        saver.restore_op_name,
-    ]
+    named = [saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name]
     for asset in meta_graph.asset_file_def:
         named += _texts_of(asset.tensor_info)
     for collection in meta_graph.collection_def.values():
