@@ -209,14 +209,12 @@ def _taking_any_type(signature: Any) -> Callable[..., Any]:
     """Return a signature that may be called with float32 where it takes 16 bits."""
     specs = signature.structured_input_signature[1]
 
-    def call(**inputs: Any) -> Any:
-        return signature(
-            **{
-                name: tf.cast(value, specs[name].dtype)
-                if specs[name].dtype.is_floating
-                else tf.convert_to_tensor(value)
-                for name, value in inputs.items()
-            }
-        )
+    def call(**inputs: tf.Tensor) -> Any:
+        floating = {
+            name: tf.cast(value, specs[name].dtype)
+            for name, value in inputs.items()
+            if value.dtype.is_floating
+        }
+        return signature(**{**inputs, **floating})
 
     return call
