@@ -412,18 +412,16 @@ class _Source:
 
 
 def _source_of(seen: Seen, mode: str) -> _Source:
-    """Return Keras' batches of the mode; else the calls of what is called most."""
+    """Return Keras' batches of the mode; else the calls of what is called most.
+
+    Of functions that are called as often, that which takes longest counts.
+    """
     steps = defaultdict(list)
     for kind, *times in seen[STEP]:
         steps[kind].append(tuple(times))
     for kind in (OWN_KIND, *_KINDS[mode]):
         if kind in steps:
             return _Source(_TITLES[kind], frozenset({kind}), steps[kind])
-    return _most_called(seen)
-
-
-def _most_called(seen: Seen) -> _Source:
-    """Return the calls of the function that is called most often, or longest."""
     calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names: dict[str, set[str]] = defaultdict(set)
     full_names = {number: name for number, name, _ in seen[FUNCTION]}
@@ -437,8 +435,8 @@ def _most_called(seen: Seen) -> _Source:
     most = max(calls, key=lambda n: (len(calls[n]), sum(e - b for b, e in calls[n])))
     # A step lasts from the begin of a call to that of the next one.
     bounds = [*(begin for begin, _ in calls[most]), calls[most][-1][1]]
-    steps = [(begin, end, 1) for begin, end in itertools.pairwise(bounds)]
-    return _Source(f"calls of {most}", frozenset(names[most]), steps)
+    timed = [(begin, end, 1) for begin, end in itertools.pairwise(bounds)]
+    return _Source(f"calls of {most}", frozenset(names[most]), timed)
 
 
 def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:

@@ -232,15 +232,29 @@ class Verification(Display, Stored):
             return "The plan changes nothing here, so there is nothing to verify."
         if not self.checks:
             return "Nothing that the graph returns or updates could be compared."
-        if self.ok:
+        if not (failing := self.failing):
             return _good(self)
-        cause = ""
+        worst = failing[0]
+        count = f"{len(failing)} of {len(self.checks)} tensors"
+        if worst.mixed.non_finite:
+            text = (
+                f"{count} fail; {worst.kind} {worst.name!r} has "
+                f"{worst.mixed.non_finite} elements that are finite in float32 only."
+            )
+        else:
+            rounded = worst.rounded or Difference()
+            control = max(worst.noise.relative, rounded.relative)
+            text = (
+                f"{count} beyond the tolerance of {self.tolerance:.2g}; {worst.kind} "
+                f"{worst.name!r} is off by {worst.mixed.relative:.2g}, where the "
+                f"controls move it by {control:.2g}."
+            )
         if self.culprits:
             what = counted(len(self.culprits), "operation")
-            cause = f" It holds with {what} in float32 (found in {self.tries} tries):"
+            text += f" It holds with {what} in float32 (found in {self.tries} tries):"
         elif self.culprits is not None:
-            cause = " No operation that could be kept in float32 fixes it."
-        return f"{_bad(self)}{cause}"
+            text += " No operation that could be kept in float32 fixes it."
+        return f"The numbers do not hold: {text}"
 
     def summary(self) -> str:
         """Return the verdict behind the graph's name."""
@@ -317,23 +331,6 @@ def _good(verification: Verification) -> str:
             f"such as {nothing[0].kind} {nothing[0].name!r}: there is nothing to judge."
         )
     return text
-
-
-def _bad(verification: Verification) -> str:
-    failing = verification.failing
-    worst = failing[0]
-    count = f"{len(failing)} of {len(verification.checks)} tensors"
-    if worst.mixed.non_finite:
-        return (
-            f"The numbers do not hold: {count} fail; {worst.kind} {worst.name!r} has "
-            f"{worst.mixed.non_finite} elements that are finite in float32 only."
-        )
-    control = max(worst.noise.relative, worst.rounded.relative if worst.rounded else 0)
-    return (
-        f"The numbers do not hold: {count} beyond the tolerance of "
-        f"{verification.tolerance:.2g}; {worst.kind} {worst.name!r} is off by "
-        f"{worst.mixed.relative:.2g}, where the controls move it by {control:.2g}."
-    )
 
 
 def write_exclude_list(
