@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
 from tf_amp.run import progress
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Program
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import measured
 from tf_amp.tools.bench.record import Record, Row, context_of, summarized
@@ -75,7 +75,7 @@ def job_of(
       learns: whether each process of tf-amp finds what one before it has measured.
     """
     return Job(
-        Target(FUNCTION, f"benchmarks.steps:{model}"),
+        Program(FUNCTION, f"benchmarks.steps:{model}"),
         mode,
         tuple(methods),
         (entry(model).batch(mode),),

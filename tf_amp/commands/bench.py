@@ -110,7 +110,9 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
     compared = jobs.methods_from_text(options.methods)
-    target = jobs.target_of(options.target, options.script_arguments, options.signature)
+    target = jobs.program_of(
+        options.target, options.script_arguments, options.signature
+    )
     is_stored = target.kind == jobs.SAVED_MODEL
     if is_stored and options.mode == "train":
         raise ConfigError("A SavedModel has no training step; give --mode infer.")

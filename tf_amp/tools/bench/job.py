@@ -45,7 +45,7 @@ _LOADED = ("saved_model.pb*", "variables/*", "assets/**/*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class Program:
     """What is run.
 
     Attributes:
@@ -81,7 +81,7 @@ class Job:
       settings: environment variables that are tf-amp's.
     """
 
-    target: Target
+    target: Program
     mode: str
     methods: tuple[str, ...]
     batches: tuple[int | None, ...]
@@ -117,7 +117,7 @@ class Run:
         return f"round {self.round + 1}{batch}, {self.method}"
 
 
-def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Target:
+def program_of(text: str, arguments: Sequence[str], signature: str | None) -> Program:
     """Return what a command line names; options are to be those of its kind."""
     path = pathlib.Path(text)
     module, _, function = text.partition(":")
@@ -139,10 +139,10 @@ def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Tar
         raise ConfigError("--signature belongs to SavedModels.")
     if arguments and kind != SCRIPT:
         raise ConfigError("Arguments after `--` belong to scripts.")
-    return Target(kind, name, tuple(arguments), signature, digest)
+    return Program(kind, name, tuple(arguments), signature, digest)
 
 
-def batches_of(target: Target, text: str | None) -> tuple[int, ...] | tuple[None]:
+def batches_of(target: Program, text: str | None) -> tuple[int, ...] | tuple[None]:
     """Return the sizes of a list such as "1,8,32", each once; None: defaults.
 
     A script needs a place for them, and has one of its own by default.

@@ -29,7 +29,7 @@ from tf_amp.config import devices
 from tf_amp.errors import ConfigError
 from tf_amp.report.codec import from_plain, plain
 from tf_amp.report.files import write_whole
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Target
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Program
 from tf_amp.tools.bench.journal import OpCounts, Sample
 
 # With fewer, the noise is not known.
@@ -310,7 +310,7 @@ def _differing(kept: Any, given: Any, but: str) -> list[str]:
     ]
 
 
-def context_of(target: Target) -> Context:
+def context_of(target: Program) -> Context:
     """Return the context of a measurement that begins here and now."""
     now = datetime.datetime.now(datetime.timezone.utc)
     present, cores = devices.cpu_flags(), len(os.sched_getaffinity(0))

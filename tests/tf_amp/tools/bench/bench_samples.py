@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_amp.tools.bench.job import FUNCTION, Job, Target
+from tf_amp.tools.bench.job import FUNCTION, Job, Program
 from tf_amp.tools.bench.journal import OpCounts, Sample
 from tf_amp.tools.bench.record import Context, Record
 
@@ -15,7 +15,7 @@ def job_of(
     *methods: str, batches: tuple[int | None, ...] = (8,), mode: str = "train"
 ) -> Job:
     return Job(
-        Target(FUNCTION, "module:function"),
+        Program(FUNCTION, "module:function"),
         mode,
         ("float32", "float32 again", *methods),
         batches,

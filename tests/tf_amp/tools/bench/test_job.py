@@ -21,9 +21,9 @@ from tf_amp.tools.bench.job import (
     digest_of_saved_model,
     environment_of,
     methods_from_text,
+    program_of,
     settings_of,
     settings_of_method,
-    target_of,
 )
 
 
@@ -46,17 +46,17 @@ def test_what_is_run_is_told_by_what_there_is(tmp_path: pathlib.Path) -> None:
     script.write_text("pass")
     model.mkdir()
     with pytest.raises(ScriptMissingError, match="does not hold a SavedModel"):
-        target_of(str(model), (), None)
+        program_of(str(model), (), None)
     (model / "saved_model.pb").touch()
-    assert target_of(str(script), ("--fast",), None).kind == SCRIPT
-    assert target_of(str(model), (), "serve").kind == SAVED_MODEL
-    assert target_of("my.models:step", (), None).kind == FUNCTION
+    assert program_of(str(script), ("--fast",), None).kind == SCRIPT
+    assert program_of(str(model), (), "serve").kind == SAVED_MODEL
+    assert program_of("my.models:step", (), None).kind == FUNCTION
 
 
 @pytest.mark.parametrize("text", ["nowhere.py", "no:", ":no", "a/b:c", "a:b c"])
 def test_what_is_not_there_is_named(text: str) -> None:
     with pytest.raises(ScriptMissingError, match="no such script or SavedModel"):
-        target_of(text, (), None)
+        program_of(text, (), None)
 
 
 def test_a_script_gets_its_batch_size_by_place_or_by_variable(
@@ -65,11 +65,11 @@ def test_a_script_gets_its_batch_size_by_place_or_by_variable(
     deaf, reading = tmp_path / "deaf.py", tmp_path / "reading.py"
     deaf.write_text("pass")
     reading.write_text("import os; os.environ['TF_AMP_BENCH_BATCH']")
-    placed = target_of(str(deaf), ("--n={batch}",), None)
+    placed = program_of(str(deaf), ("--n={batch}",), None)
     assert batches_of(placed, "32, 8,32") == (32, 8)
-    assert batches_of(target_of(str(reading), (), None), "4") == (4,)
-    assert batches_of(target_of(str(deaf), (), None), None) == (None,)
-    assert batches_of(target_of("module:step", (), None), None) == (1, 8, 32)
+    assert batches_of(program_of(str(reading), (), None), "4") == (4,)
+    assert batches_of(program_of(str(deaf), (), None), None) == (None,)
+    assert batches_of(program_of("module:step", (), None), None) == (1, 8, 32)
 
 
 def test_float32_and_its_repetition_are_always_measured_first() -> None:
@@ -190,11 +190,11 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 def test_an_edited_program_is_another_job(
     folder: pathlib.Path, target: str, edited: str
 ) -> None:
-    before = target_of(target, (), None)
-    assert before.digest and target_of(target, (), None) == before
+    before = program_of(target, (), None)
+    assert before.digest and program_of(target, (), None) == before
     with (folder / edited).open("a") as file:
         file.write("# edited\n")
-    assert target_of(target, (), None) != before
+    assert program_of(target, (), None) != before
     assert not {"own_module", "own_package"} & set(sys.modules)
 
 
@@ -209,9 +209,9 @@ def test_an_edited_program_is_another_job(
 def test_files_that_are_not_run_are_not_looked_at(
     folder: pathlib.Path, target: str, edited: str
 ) -> None:
-    before = target_of(target, (), None)
+    before = program_of(target, (), None)
     (folder / edited).write_text("edited")
-    assert target_of(target, (), None) == before
+    assert program_of(target, (), None) == before
 
 
 def test_a_renamed_file_of_variables_is_another_model(folder: pathlib.Path) -> None:
@@ -242,4 +242,4 @@ def test_a_file_that_cannot_be_read_is_named(folder: pathlib.Path) -> None:
     (folder / "model" / "saved_model.pb").unlink()
     (folder / "model" / "saved_model.pb").symlink_to("/proc/self/mem")
     with pytest.raises(ConfigError, match=r"saved_model.pb cannot be read: "):
-        target_of("model", (), None)
+        program_of("model", (), None)

@@ -13,7 +13,7 @@ import pytest
 from tests.processes import run
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.errors import ConfigError
-from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Target
+from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Program
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import runs_left
 from tf_amp.tools.bench.record import (
@@ -262,7 +262,7 @@ def test_a_revision_has_a_plus_where_files_differ(folder: pathlib.Path) -> None:
     assert revision_of(folder / "none") == revision_of(folder.parent) == ""
 
 
-MODULE = Target(FUNCTION, "module:function")
+MODULE = Program(FUNCTION, "module:function")
 RECORD = record_of(
     job_of("keras", "tf-amp", batches=(8, 32)),
     samples_of("float32", [0.10, 0.10, 0.10]),
@@ -311,7 +311,7 @@ def test_a_terminal_shows_whole_names_of_methods(
     assert said == left_out
 
 
-def noisy_record(*seconds: float, target: Target = MODULE) -> Record:
+def noisy_record(*seconds: float, target: Program = MODULE) -> Record:
     job = dataclasses.replace(job_of(), target=target)
     again = samples_of("float32 again", seconds)
     return record_of(job, samples_of("float32", [0.1] * len(seconds)), again)
@@ -329,7 +329,7 @@ def test_where_the_noise_is_large_the_last_line_says_what_to_do_next(capsys) -> 
         "--step-seconds or larger batches, on a machine that does nothing else."
     )
     assert "The noise is up to 420%" in page_of(record)
-    script = noisy_record(0.1, 0.52, target=Target(SCRIPT, "/train.py"))
+    script = noisy_record(0.1, 0.52, target=Program(SCRIPT, "/train.py"))
     assert last_line(script, capsys) == (
         "The noise is up to 420% and hides smaller differences; next: more steps in "
         "the script, larger batches or --rounds 3, on a machine that does nothing else."
@@ -344,7 +344,7 @@ def test_where_the_noise_is_small_nothing_is_advised(capsys) -> None:
 
 def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
     image, end = "<img src=x onerror=alert(1)>", "</script><script>alert(1)//"
-    job = dataclasses.replace(RECORD.job, target=Target(SCRIPT, f"/{image}.py"))
+    job = dataclasses.replace(RECORD.job, target=Program(SCRIPT, f"/{image}.py"))
     failed = Sample("tf-amp", 8, 1, failure=end)
     page = page_of(dataclasses.replace(RECORD, job=job).with_sample(failed))
     assert image not in page and end not in page
