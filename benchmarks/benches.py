@@ -7,10 +7,10 @@ from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
 from tf_amp.run import progress
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Program
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, BenchJob, Program
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import measured
-from tf_amp.tools.bench.record import Record, Row, context_of, summarized
+from tf_amp.tools.bench.record import BenchRecord, BenchRow, context_of, summarized
 
 _BFLOAT16_EPSILON = 2.0**-8
 # Losses are means over a batch; outputs carry the rounding of each layer.
@@ -25,9 +25,9 @@ class Bench:
 
     model: str
     mode: str
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> BenchRow | None:
         """Return what was measured of a variant, or None."""
         method = variant(name).method
         return next((row for row in self.rows if row.method == method), None)
@@ -52,7 +52,7 @@ class Bench:
         times = [seconds for seconds in others if seconds is not None]
         return ours / min(times) if all(rows) and ours and times else None
 
-    def is_wrong(self, row: Row) -> bool:
+    def is_wrong(self, row: BenchRow) -> bool:
         """Return whether a variant computed something other than float32."""
         return row.error is not None and not row.error <= TOLERANCES[self.mode]
 
@@ -64,7 +64,7 @@ def job_of(
     *,
     seconds: float = 0.0,
     learns: bool = True,
-) -> Job:
+) -> BenchJob:
     """Return the measurement of a model in a mode.
 
     Args:
@@ -74,7 +74,7 @@ def job_of(
       seconds: timed part of a process, which is the later half of its steps.
       learns: whether each process of tf-amp finds what one before it has measured.
     """
-    return Job(
+    return BenchJob(
         Program(FUNCTION, f"benchmarks.steps:{model}"),
         mode,
         tuple(methods),
@@ -85,9 +85,11 @@ def job_of(
     )
 
 
-def record_of(job: Job, rounds: int, announce: Callable[[str], None]) -> Record:
+def record_of(
+    job: BenchJob, rounds: int, announce: Callable[[str], None]
+) -> BenchRecord:
     """Measure a job, each process announced, and return all of it."""
-    record = Record(job, context_of(job.target))
+    record = BenchRecord(job, context_of(job.target))
     with progress.listened_to(lambda what, *_: announce(what)):
         for grown in measured(record, rounds, threading.Event()):
             record = grown

@@ -85,7 +85,7 @@ def rewritten(graph: CapturedGraph) -> GraphDef:
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
         graph_settings.settings_for(
-            scope_registry.Scope("benchmark", config), graph_def
+            scope_registry.RegisteredScope("benchmark", config), graph_def
         ),
         shapes=lambda: graph.shapes,
         name="step",

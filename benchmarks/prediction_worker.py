@@ -72,7 +72,7 @@ def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
 def _planned(graph: CapturedGraph) -> Plan:
     """Plan as the program will."""
     graph_def = GraphDef.FromString(graph.graph_def)
-    scope = scope_registry.Scope("benchmark", current_config())
+    scope = scope_registry.RegisteredScope("benchmark", current_config())
     return plan_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),

@@ -6,7 +6,7 @@ from benchmarks.benches import TOLERANCES, Bench, mean_over_peers
 from benchmarks.catalog import VARIANTS, Variant, entry, variant
 from benchmarks.machine import Machine
 from tf_amp.tools.bench.job import FLOAT32
-from tf_amp.tools.bench.record import Row
+from tf_amp.tools.bench.record import BenchRow
 
 # What the best other variant may be ahead before it counts, by 16-bit units.
 _NOISE = {True: 1.04, False: 1.03}
@@ -55,7 +55,7 @@ def _line(bench: Bench, peers: Iterable[Variant]) -> tuple[str, ...]:
     )
 
 
-def _cell(bench: Bench, row: Row | None) -> str:
+def _cell(bench: Bench, row: BenchRow | None) -> str:
     if row is None or row.step_seconds is None:
         return "failed" if row and row.failure else "-"
     is_no_op = row.is_no_op and row.method != _IN_FLOAT32

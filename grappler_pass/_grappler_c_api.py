@@ -22,7 +22,7 @@ class GrapplerApiError(AmpError, RuntimeError):
     """TensorFlow's Grappler C API is missing or has refused a call."""
 
 
-class _Buffer(ctypes.Structure):
+class _TFBuffer(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("length", ctypes.c_size_t),
@@ -35,7 +35,7 @@ _FLAG = ctypes.c_ubyte
 _INT_OUT = ctypes.POINTER(ctypes.c_int)
 _SIZES = ctypes.POINTER(ctypes.c_size_t)
 _STRINGS = ctypes.POINTER(ctypes.c_void_p)
-_BUFFER = ctypes.POINTER(_Buffer)
+_BUFFER = ctypes.POINTER(_TFBuffer)
 _COUNT_NAMES = (_POINTER, _INT_OUT, _SIZES, _POINTER)
 _LIST_NAMES = (
     *(_POINTER, _STRINGS, _SIZES),

@@ -95,7 +95,9 @@ def tries_again(nodes: Iterable[NodeDef]) -> bool:
     return any(NAME in node.name for node in nodes)
 
 
-def _taken_again(graph_def: GraphDef, call: Call, prefix: str) -> GraphDef | None:
+def _taken_again(
+    graph_def: GraphDef, call: GradientCall, prefix: str
+) -> GraphDef | None:
     """Return a graph that makes a call a second time; None where it cannot.
 
     Args:
@@ -133,7 +135,7 @@ def _taken_again(graph_def: GraphDef, call: Call, prefix: str) -> GraphDef | Non
     return graph.to_graph_def()
 
 
-def _told(view: GraphView, call: Call) -> tuple[str, ...]:
+def _told(view: GraphView, call: GradientCall) -> tuple[str, ...]:
     """Return the flags of a call's scope that others read, or wait for."""
     within = {n.index for n in view.nodes if scope_of(n.name) == call.scope}
     read = [
@@ -165,7 +167,7 @@ class _Again:
     """
 
     view: GraphView
-    call: Call
+    call: GradientCall
     scaled: frozenset[int]
     copied: frozenset[int]
     prefix: str
@@ -346,7 +348,7 @@ class Counters(NamedTuple):
         return " ".join(map(str, (output, *self)))
 
 
-class Call(NamedTuple):
+class GradientCall(NamedTuple):
     """One call for gradients.
 
     Attributes:
@@ -366,7 +368,7 @@ class Call(NamedTuple):
     handle: str
 
 
-def calls_in(graph_def: GraphDef) -> Iterator[Call]:
+def calls_in(graph_def: GraphDef) -> Iterator[GradientCall]:
     """Yield the calls of a graph."""
     graph = Graph(graph_def)
     scopes: dict[str, list[NodeDef]] = defaultdict(list)
@@ -387,7 +389,7 @@ def scope_of(name: str) -> str:
 
 def _calls_of(
     marked: NodeDef, graph: Graph, scopes: Mapping[str, Sequence[NodeDef]]
-) -> Iterator[Call]:
+) -> Iterator[GradientCall]:
     output, *places = map(int, marked.attr[AGAIN].s.split())
     scale = f"{marked.name}:{output}" if output else marked.name
 
@@ -421,7 +423,9 @@ def _calls_of(
         handle = _handle(scopes[scope], graph.nodes)
         if len(looking) == 1 and handle:
             counters = Counters(*places)
-            yield Call(scale, scope, tuple(gradients), looking[0], counters, handle)
+            yield GradientCall(
+                scale, scope, tuple(gradients), looking[0], counters, handle
+            )
 
 
 def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
@@ -443,7 +447,7 @@ def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
 
 
 def _region_of(
-    view: GraphView, call: Call
+    view: GraphView, call: GradientCall
 ) -> tuple[frozenset[int], frozenset[int]] | None:
     """Return the nodes between the scale of a call and its gradients, by number.
 

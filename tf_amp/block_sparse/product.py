@@ -25,7 +25,7 @@ from tf_amp.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class LineGroup:
     """Lines of blocks, all columns or all rows, with the same number of blocks.
 
     All are int32: the lines [lines]; for each [lines, blocks] the rows (or columns)
@@ -50,7 +50,7 @@ class Grouping:
       block_order: int32 [blocks], the same of each block.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[LineGroup, ...]
     line_order: Indices
     block_order: Indices
 
@@ -77,7 +77,7 @@ def _grouping(lines: Indices, crossing: Indices, blocks: np.ndarray) -> Grouping
         members = np.flatnonzero(counts == count)
         at = begins[members][:, None] + np.arange(count)
         parts = (members, crossing[at], blocks[at])
-        groups.append(Group(*(each.astype(np.int32) for each in parts)))
+        groups.append(LineGroup(*(each.astype(np.int32) for each in parts)))
     return Grouping(
         tuple(groups),
         _inverse(np.concatenate([group.lines for group in groups])),

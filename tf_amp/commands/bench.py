@@ -21,7 +21,7 @@ from tf_amp.report.files import check_writable, write_whole
 from tf_amp.tools.bench import job as jobs
 
 if TYPE_CHECKING:
-    from tf_amp.tools.bench.record import Record
+    from tf_amp.tools.bench.record import BenchRecord
 
 SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
 TAKES_SCRIPT = True
@@ -81,7 +81,7 @@ def main(options: argparse.Namespace) -> int:
 
     job = _job_of(options)
     _check_outputs(options)
-    fresh = records.Record(job, records.context_of(job.target))
+    fresh = records.BenchRecord(job, records.context_of(job.target))
     record = fresh if options.json is None else records.continued(fresh, options.json)
     record, stopped_by = _measured(record, options)
     failures = [each for each in record.samples if each.failure]
@@ -106,7 +106,7 @@ def main(options: argparse.Namespace) -> int:
     return FAILED if failures else DONE
 
 
-def _job_of(options: argparse.Namespace) -> jobs.Job:
+def _job_of(options: argparse.Namespace) -> jobs.BenchJob:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
     compared = jobs.methods_from_text(options.methods)
@@ -118,7 +118,7 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
         raise ConfigError("A SavedModel has no training step; give --mode infer.")
     settings = jobs.settings_of(os.environ)
     AmpConfig.from_env(dict(settings))
-    return jobs.Job(
+    return jobs.BenchJob(
         target,
         options.mode or ("infer" if is_stored else "train"),
         compared,
@@ -147,8 +147,8 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def _measured(
-    record: Record, options: argparse.Namespace
-) -> tuple[Record, KeyboardInterrupt | ConfigError | None]:
+    record: BenchRecord, options: argparse.Namespace
+) -> tuple[BenchRecord, KeyboardInterrupt | ConfigError | None]:
     """Run what is left; return what there is, and why it is not all of it."""
     from tf_amp.tools.bench import measuring
 

@@ -251,13 +251,13 @@ class Entry(NamedTuple):
         return called.instance(self.label)
 
 
-class _Thread(threading.local):
+class _ThreadEntry(threading.local):
     """The innermost call of each thread."""
 
     entry: Entry = Entry()
 
 
-_thread = _Thread()
+_thread = _ThreadEntry()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
 _functions: dict[bytes, CallSite] = {}

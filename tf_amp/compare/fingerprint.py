@@ -28,7 +28,7 @@ from grappler_pass.graph.op_table import ALLOW, OP_TABLE
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import GraphError, GraphView, Item, Node
 from grappler_pass.planning.draft import Trial
-from tf_amp.run.stand_ins import Role, roles_for
+from tf_amp.run.stand_ins import NodeRole, roles_for
 from tf_amp.tracing.grappler_preview import with_bodies
 
 # Names of things, which say nothing about the time that they take.
@@ -57,7 +57,7 @@ def fingerprint_of(trial: Trial) -> str:
     """
     graphs = (with_bodies(trial.before), with_bodies(trial.after))
     return _digest(
-        _Functions(library_of(graph_def)).digest_of_graph(
+        _FunctionDigests(library_of(graph_def)).digest_of_graph(
             graph_def, trial.item, trial.shapes
         )
         for graph_def in graphs
@@ -90,11 +90,11 @@ def digests_of_nodes(
     graph_def: GraphDef, view: GraphView, shapes: Shapes
 ) -> dict[int, bytes]:
     """Return by its number what each node computes from what, as a digest."""
-    functions = _Functions(library_of(graph_def))
+    functions = _FunctionDigests(library_of(graph_def))
     return functions.digests_of_nodes(graph_def, view, shapes)
 
 
-class _Functions:
+class _FunctionDigests:
     """Digests of graphs that call the functions of one library."""
 
     def __init__(self, library: Library) -> None:
@@ -115,7 +115,7 @@ class _Functions:
             op = node.op
             kind = self._digest_of(op) if op in self._library else op.encode()
             parts = [kind, node.device.rpartition("/")[2].encode(), *self._attrs(node)]
-            if role_of(node.proto) is not Role.COMPUTE:
+            if role_of(node.proto) is not NodeRole.COMPUTE:
                 parts.append(repr(shapes.get(node.name)).encode())
             # A loop's back edge leads to a node that has no digest yet.
             for port in node.inputs:

@@ -1,6 +1,6 @@
 """Configurations by the ids that operations are stamped with, and the one in force.
 
-A `Scope` is one `enable` or one `mixed_precision_scope`.
+A `RegisteredScope` is one `enable` or one `mixed_precision_scope`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNRELATED: dict[str, Any] = {"loss_scale": None}
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope:
+class RegisteredScope:
     """A configuration, and the id that stands for it in stamps."""
 
     id: str
@@ -37,7 +37,7 @@ class InForce(NamedTuple):
       is_programs: whether the program has called for it, not the environment.
     """
 
-    scope: Scope | None = None
+    scope: RegisteredScope | None = None
     is_programs: bool = False
 
 
@@ -45,17 +45,17 @@ class InForce(NamedTuple):
 _nonce = secrets.token_hex(3)
 # By id, also of processes that have this one compute. Graphs traced under them may
 # arrive at any time.
-_scopes: dict[str, Scope] = {}
+_scopes: dict[str, RegisteredScope] = {}
 _choice = InForce()
 
 
-def known_scope(config: AmpConfig) -> Scope | None:
+def known_scope(config: AmpConfig) -> RegisteredScope | None:
     """Return the scope of a configuration that was in force before; else None."""
     scopes = tuple(_scopes.values())
     return next((scope for scope in scopes if scope.config == config), None)
 
 
-def scope_from_config(config: AmpConfig) -> Scope:
+def scope_from_config(config: AmpConfig) -> RegisteredScope:
     """Return the scope of a configuration; the same one for an equal configuration.
 
     Not to be called by several threads at once.
@@ -63,7 +63,7 @@ def scope_from_config(config: AmpConfig) -> Scope:
     scope = known_scope(config)
     if scope is not None:
         return scope
-    scope = Scope(f"{_nonce}.{len(_scopes) + 1}", config)
+    scope = RegisteredScope(f"{_nonce}.{len(_scopes) + 1}", config)
     _scopes[scope.id] = scope
     return scope
 
@@ -83,7 +83,7 @@ def choice() -> InForce:
     return _choice
 
 
-def scope_in_force() -> Scope | None:
+def scope_in_force() -> RegisteredScope | None:
     """Return the scope where no other is entered; None: nothing is rewritten."""
     return _choice.scope
 
@@ -95,7 +95,7 @@ def base_config() -> AmpConfig:
 
 def adopt_scope(settings_id: str, config: AmpConfig) -> None:
     """Let an id of another process stand for a configuration."""
-    _scopes[settings_id] = Scope(settings_id, config)
+    _scopes[settings_id] = RegisteredScope(settings_id, config)
 
 
 def canonical_id(settings_id: str) -> str | None:
@@ -113,6 +113,6 @@ def excludes_names(settings_id: str) -> bool:
     return scope is not None and bool(scope.config.exclude)
 
 
-def scope_of(settings_id: str) -> Scope | None:
+def scope_of(settings_id: str) -> RegisteredScope | None:
     """Return the scope a stamp refers to; None for one of a stranger's process."""
     return _scopes.get(settings_id)

@@ -250,7 +250,9 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
         return None
 
 
-def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | None:
+def _rewrite(
+    given: Given, marks: Marks, scope: scope_registry.RegisteredScope
+) -> Any | None:
     from grappler_pass import kept_kernels, pipeline
 
     graph_def, taking_part = given.graph_def, host.current()

@@ -16,7 +16,7 @@ from grappler_pass.fork_safety import per_process
 from tf_amp._tensorflow_private import functions, graphs
 from tf_amp.config import devices
 from tf_amp.config.amp_config import DEVICE_PROFILE, LOW_DTYPES, AmpConfig
-from tf_amp.config.scope_registry import Scope
+from tf_amp.config.scope_registry import RegisteredScope
 from tf_amp.config.setting_values import ListEdit, checked_patterns
 from tf_amp.config.workers import is_joint, peers
 from tf_amp.errors import ConfigError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def settings_for(
-    scope: Scope, graph_def: Any, device_type: str | None = None
+    scope: RegisteredScope, graph_def: Any, device_type: str | None = None
 ) -> Settings:
     """Return the settings of a scope for a graph, by the devices that it runs on.
 

@@ -57,7 +57,7 @@ _ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
 
 
 @dataclasses.dataclass
-class _Graph:
+class _PlannedGraph:
     """A graph that was planned, and how its steps have decided, if they have.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Graph:
         return f"{setting} would keep 16 bits"
 
 
-class Job:
+class RunSummary:
     """What a process has run, for the line at its end."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Job:
         self._process = os.getpid()
         self._begin = time.monotonic()
         # By what counts the calls, so that another plan takes the place of the first.
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, _PlannedGraph] = {}
         # Calls of what was said to be decided by its steps.
         self.promised: CallSite | None = None
         # Whether an operation was seen that an exclusion matches.
@@ -129,14 +129,14 @@ class Job:
                 return
             if promises:
                 self.promised = calls
-            self._graphs[id(calls)] = _Graph(plan, calls, why, dtype, has_waited)
+            self._graphs[id(calls)] = _PlannedGraph(plan, calls, why, dtype, has_waited)
             if len(self._graphs) > _GRAPHS_KEPT:
                 counts = {k: g.calls.count for k, g in [*self._graphs.items()][:-1]}
                 del self._graphs[min(counts, key=counts.__getitem__)]
 
     def note(
         self, plan: Plan, is_faster: bool, compared: Verdict | None
-    ) -> _Graph | None:
+    ) -> _PlannedGraph | None:
         """Keep how steps have decided on a plan, and return what is known of it."""
         for graph in tuple(self._graphs.values()):
             if graph.plan is plan:
@@ -199,14 +199,14 @@ class Job:
         )
 
 
-def _steps(graph: _Graph) -> str:
+def _steps(graph: _PlannedGraph) -> str:
     """Say how often a graph was called; servers do not know."""
     name = _name(graph.plan)
     count = graph.calls.count
     return f"{counted(count, 'step')} (calls of {name})" if count else name
 
 
-def _outcome(graph: _Graph) -> str:
+def _outcome(graph: _PlannedGraph) -> str:
     """Say in which types a graph runs, and how fast that is."""
     speed = f"expected {graph.plan.predicted_speedup:.2f} times as fast as float32"
     if graph.compared is not None:
@@ -321,8 +321,8 @@ def announce_earlier_trace(name: str, remedy: str) -> None:
 
 
 @functools.cache
-def _job() -> Job:
-    return Job()
+def _job() -> RunSummary:
+    return RunSummary()
 
 
 def _name(plan: Plan) -> str:

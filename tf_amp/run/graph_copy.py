@@ -40,7 +40,7 @@ from tf_amp.errors import AmpError
 from tf_amp.run.stand_ins import (
     HANDLES,
     OPAQUE,
-    Role,
+    NodeRole,
     roles_for,
     shape_at,
     upper_bounds,
@@ -123,22 +123,22 @@ class _Copy:
     def _copy(self, node: Node) -> None:
         role = self._role_of(node.proto)
         is_handle = node.op in HANDLES and _output_dtype(node, 0) in OPAQUE
-        if role in (Role.HANDLE, Role.VARIABLE) or (
+        if role in (NodeRole.HANDLE, NodeRole.VARIABLE) or (
             is_handle and self._variable_behind(node) is not None
         ):
-            self._add_variable(node, is_reference=role is Role.VARIABLE)
+            self._add_variable(node, is_reference=role is NodeRole.VARIABLE)
             return
         # Something stands for every input; the end of a loop comes later.
-        ports = node.inputs[:1] if role is Role.PASS else node.inputs
+        ports = node.inputs[:1] if role is NodeRole.PASS else node.inputs
         has_inputs = all(self._texts.get(port, "later") is not None for port in ports)
-        if role is Role.SOURCE or not has_inputs:
+        if role is NodeRole.SOURCE or not has_inputs:
             self._add_sources(node)
             return
         made = self._add(node, node.op, [self._text(port) for port in node.inputs])
         for name, value in node.proto.attr.items():
             if name != "_class":
                 made.attr[name].CopyFrom(value)
-        if role is not Role.PASS:
+        if role is not NodeRole.PASS:
             return
         made.op = "Identity"
         for name in set(made.attr) - {"T"}:

@@ -71,7 +71,7 @@ _SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
 _Bound = Callable[[GraphView, Shapes, Node], "int | None"]
 
 
-class Role(enum.Enum):
+class NodeRole(enum.Enum):
     """The part of a node in the sandbox."""
 
     COMPUTE = "runs unchanged"
@@ -82,33 +82,33 @@ class Role(enum.Enum):
 
 
 # Their OpDefs claim that they have no state, and yet they reach out of the graph.
-_UNDECLARED: Mapping[str, Role] = {
-    "Abort": Role.SOURCE,
-    "DebugIdentity": Role.PASS,
-    "DebugIdentityV2": Role.PASS,
-    "DebugIdentityV3": Role.PASS,
-    "DebugNanCount": Role.SOURCE,
-    "DebugNumericSummary": Role.SOURCE,
-    "DebugNumericSummaryV2": Role.SOURCE,
-    "MatchingFiles": Role.SOURCE,
-    "PyFuncStateless": Role.SOURCE,
-    "ReadFile": Role.SOURCE,
-    "XlaLaunch": Role.SOURCE,
+_UNDECLARED: Mapping[str, NodeRole] = {
+    "Abort": NodeRole.SOURCE,
+    "DebugIdentity": NodeRole.PASS,
+    "DebugIdentityV2": NodeRole.PASS,
+    "DebugIdentityV3": NodeRole.PASS,
+    "DebugNanCount": NodeRole.SOURCE,
+    "DebugNumericSummary": NodeRole.SOURCE,
+    "DebugNumericSummaryV2": NodeRole.SOURCE,
+    "MatchingFiles": NodeRole.SOURCE,
+    "PyFuncStateless": NodeRole.SOURCE,
+    "ReadFile": NodeRole.SOURCE,
+    "XlaLaunch": NodeRole.SOURCE,
 }
 
 
-def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
+def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], NodeRole]:
     """Return a function from nodes of `graph_def` to their roles."""
     library = library_of(graph_def)
     harmless: dict[str, bool] = {}
 
-    def role_of(node: NodeDef) -> Role:
+    def role_of(node: NodeDef) -> NodeRole:
         if node.op not in _CALLS and node.op not in library:
             return role_of_op(node.op)
         # An op without a definition is a call by name.
         named = [node.op] if op_def_of(node.op) is None else []
         called = [*named, *(function.name for function in function_attrs(node))]
-        return Role.COMPUTE if all(map(is_harmless, called)) else Role.SOURCE
+        return NodeRole.COMPUTE if all(map(is_harmless, called)) else NodeRole.SOURCE
 
     def is_harmless(name: str) -> bool:
         """Return whether all that a function does may be done in the sandbox."""
@@ -116,7 +116,7 @@ def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
             harmless[name] = True  # a recursive call adds nothing
             function = library.get(name)
             harmless[name] = function is not None and all(
-                role_of(node) is Role.COMPUTE for node in function.node_def
+                role_of(node) is NodeRole.COMPUTE for node in function.node_def
             )
         return harmless[name]
 
@@ -124,39 +124,39 @@ def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
 
 
 @functools.cache
-def role_of_op(op: str) -> Role:
+def role_of_op(op: str) -> NodeRole:
     """Return the role of an op that calls no function."""
     if op in REF_VARIABLE_OPS:
-        return Role.VARIABLE
+        return NodeRole.VARIABLE
     if op in _WATCHING:
-        return Role.PASS
+        return NodeRole.PASS
     if op in _UNDECLARED:
         return _UNDECLARED[op]
     if op == "VarHandleOp":
-        return Role.HANDLE
+        return NodeRole.HANDLE
     op_def = op_def_of(op)
     if op_def is None or op in _OUTSIDE:
-        return Role.SOURCE
+        return NodeRole.SOURCE
     takes = {arg.type for arg in op_def.input_arg}
     makes = {arg.type for arg in op_def.output_arg}
     # Numbers that are made of strings cannot be synthetic; nor are functions known.
     reads_text = _TEXT in takes and makes - {_TEXT}
     if reads_text or any("func" in attr.type for attr in op_def.attr):
-        return Role.SOURCE
+        return NodeRole.SOURCE
     arguments = (*op_def.input_arg, *op_def.output_arg)
     # A handle of TensorFlow 1 that is no variable's.
     has_reference = any(
         arg.is_ref and arg.type in (_TEXT, *OPAQUE) for arg in arguments
     )
     if not (op_def.is_stateful or has_reference):
-        return Role.COMPUTE
+        return NodeRole.COMPUTE
     has_private_state = (
         op in _PRIVATE_STATE
         or op.startswith(_PRIVATE_STATE_PREFIXES)
         or is_update(op)
         or (is_random(op) and not makes & OPAQUE)
     )
-    return Role.COMPUTE if has_private_state else Role.SOURCE
+    return NodeRole.COMPUTE if has_private_state else NodeRole.SOURCE
 
 
 def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:

@@ -18,7 +18,7 @@ from grappler_pass.graph.view import Item
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import explanation
-from tf_amp.tools.convert.job import Options, options_from
+from tf_amp.tools.convert.job import ConversionOptions, options_from
 from tf_amp.tools.convert.rewriting import planner_for, rewrite, unmixed
 from tf_amp.tracing import grappler_preview
 
@@ -91,7 +91,7 @@ def optimize(
 class _Optimized:
     """A callable that is traced as the original would be, once per kind of call."""
 
-    def __init__(self, original: Any, options: Options) -> None:
+    def __init__(self, original: Any, options: ConversionOptions) -> None:
         is_traced = hasattr(original, "get_concrete_function")
         self._traced = original if is_traced else tf.function(original)
         python = getattr(self._traced, "python_function", original)
@@ -107,14 +107,14 @@ class _Optimized:
         return self._optimized(function)(*bound.args, **bound.kwargs)
 
 
-def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
+def _rewritten(graph_def: GraphDef, item: Item, options: ConversionOptions) -> GraphDef:
     chosen = planner_for(options, graph_def, None)
     rewritten, _, _ = rewrite(graph_def, item, chosen)
     stripping.strip(rewritten)
     return rewritten
 
 
-def _optimized_function(function: Any, options: Options) -> Any:
+def _optimized_function(function: Any, options: ConversionOptions) -> Any:
     """Return a ConcreteFunction like the one given, over a rewritten graph."""
     graph_def = grappler_preview.graph_with_variables(function.graph)
     feed = tuple(tensor.op.name for tensor in function.inputs)

@@ -258,7 +258,7 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
 
 
 @dataclasses.dataclass
-class _Graph:
+class _GraphRanges:
     """A graph by the ranges of its tensors, and how often it has run.
 
     Of each tensor that had a value, `last_runs` has the run in which it last had one.
@@ -274,12 +274,12 @@ class Statistics:
 
     def __init__(self) -> None:
         """Begin without tensors."""
-        self._graphs: list[_Graph] = []
+        self._graphs: list[_GraphRanges] = []
         self._lock = renewed_lock()
 
     def records_of(self, view: GraphView, shapes: Shapes) -> Records:
         """Return the records that the ranges of another graph are made from."""
-        graph = _Graph(_tensors_in(view, shapes))
+        graph = _GraphRanges(_tensors_in(view, shapes))
         self._graphs.append(graph)
         framed = {n.name for n in view.nodes if view.frame(n.index) is not None}
         loops = (n for n in view.nodes if n.op in ENTER_OPS)
@@ -299,7 +299,7 @@ class Statistics:
 
         return Records(tuple(taps), begin, frozenset(outermost))
 
-    def receive(self, graph: _Graph, name: str, value: Array) -> None:
+    def receive(self, graph: _GraphRanges, name: str, value: Array) -> None:
         """Widen the range of a graph's tensor by a value that it has had."""
         part = range_of_values(graph.tensors[name], value)
 

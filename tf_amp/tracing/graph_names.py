@@ -49,7 +49,7 @@ _TYPED_IN = re.compile(r"^<|/ipykernel_")
 _OPS_SEARCHED = 100
 
 
-class Frame(NamedTuple):
+class ProgramLine(NamedTuple):
     """A line of the program that was under way."""
 
     filename: str
@@ -68,7 +68,7 @@ def name_of(graph: Any) -> str:
     )
     function = next(functions, graph)
 
-    def place(frames: list[Frame]) -> str:
+    def place(frames: list[ProgramLine]) -> str:
         """Return the line of the function that is traced, or of its call."""
         names = [frame.name for frame in frames]
         if TRACING_METHOD not in names:
@@ -77,7 +77,7 @@ def name_of(graph: Any) -> str:
         return _line_of("function at", (*frames[begin:], *frames[:begin][::-1]))
 
     stacks = (
-        [Frame(f.filename, f.lineno, f.name) for f in op.traceback]
+        [ProgramLine(f.filename, f.lineno, f.name) for f in op.traceback]
         for op in function.get_operations()[:_OPS_SEARCHED]
     )
     return _readable(function.name, stacks, place)
@@ -86,9 +86,9 @@ def name_of(graph: Any) -> str:
 def name_of_call(function: str) -> str:
     """Return the name of a function of TensorFlow's runtime that is called here."""
 
-    def here() -> Iterator[list[Frame]]:
+    def here() -> Iterator[list[ProgramLine]]:
         frames = [
-            Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
+            ProgramLine(frame.f_code.co_filename, line, frame.f_code.co_name)
             for frame, line in traceback.walk_stack(None)
         ]
         yield frames[::-1]
@@ -100,7 +100,9 @@ def name_of_call(function: str) -> str:
 
 
 def _readable(
-    name: str, stacks: Iterator[list[Frame]], place_in: Callable[[list[Frame]], str]
+    name: str,
+    stacks: Iterator[list[ProgramLine]],
+    place_in: Callable[[list[ProgramLine]], str],
 ) -> str:
     """Return a name that says where in the program something is.
 
@@ -122,7 +124,7 @@ def _readable(
     return next(filter(None, map(place_in, stacks)), name)
 
 
-def _line_of(what: str, frames: Iterable[Frame]) -> str:
+def _line_of(what: str, frames: Iterable[ProgramLine]) -> str:
     place = next((f for f in frames if not _LIBRARIES.search(f.filename)), None)
     if place is None:
         return ""

@@ -152,7 +152,7 @@ def _ftrl(step: _Step) -> Any:
     )
 
 
-class Kernel(NamedTuple):
+class FusedKernel(NamedTuple):
     """What takes the place of an `update_step`.
 
     Attributes:
@@ -168,12 +168,12 @@ class Kernel(NamedTuple):
 
 
 # By the name of the class of Keras that has the `update_step`.
-KERNELS: dict[str, Kernel] = {
-    "SGD": Kernel(
+KERNELS: dict[str, FusedKernel] = {
+    "SGD": FusedKernel(
         _descend,
         lambda optimizer: {"accum": "momentums"} if optimizer.momentum != 0 else {},
     ),
-    "Adam": Kernel(
+    "Adam": FusedKernel(
         _adam,
         lambda optimizer: {
             "m": "_momentums",
@@ -182,7 +182,7 @@ KERNELS: dict[str, Kernel] = {
         },
         takes_rows=lambda optimizer: not optimizer.amsgrad,
     ),
-    "Adamax": Kernel(
+    "Adamax": FusedKernel(
         lambda step: step.apply(
             tf.raw_ops.ResourceApplyAdaMax,
             beta1_power=step.power(step.optimizer.beta_1),
@@ -192,7 +192,7 @@ KERNELS: dict[str, Kernel] = {
         ),
         lambda optimizer: {"m": "_m", "v": "_u"},
     ),
-    "Adagrad": Kernel(
+    "Adagrad": FusedKernel(
         lambda step: step.apply(tf.raw_ops.ResourceApplyAdagradV2, "epsilon"),
         lambda optimizer: (
             {"accum": "_accumulators"}
@@ -200,22 +200,22 @@ KERNELS: dict[str, Kernel] = {
             else None
         ),
     ),
-    "RMSprop": Kernel(_rmsprop, _slots_of_rmsprop),
-    "Adadelta": Kernel(
+    "RMSprop": FusedKernel(_rmsprop, _slots_of_rmsprop),
+    "Adadelta": FusedKernel(
         lambda step: step.apply(tf.raw_ops.ResourceApplyAdadelta, "rho", "epsilon"),
         lambda optimizer: {
             "accum": "_accumulated_grads",
             "accum_update": "_accumulated_delta_vars",
         },
     ),
-    "Ftrl": Kernel(
+    "Ftrl": FusedKernel(
         _ftrl, lambda optimizer: {"accum": "_accumulators", "linear": "_linears"}
     ),
 }
 
 
 def _update(
-    kernel: Kernel,
+    kernel: FusedKernel,
     update_step: Callable[..., Any],
     optimizer: Any,
     gradient: Any,
@@ -231,7 +231,11 @@ def _update(
 
 
 def _step(
-    kernel: Kernel, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any
+    kernel: FusedKernel,
+    optimizer: Any,
+    gradient: Any,
+    variable: Any,
+    learning_rate: Any,
 ) -> _Step | None:
     """Return the inputs of a kernel; None where Keras' own update is to run."""
     names = kernel.slots(optimizer)

@@ -65,7 +65,7 @@ class Program:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class BenchJob:
     """All of what is measured.
 
     Attributes:
@@ -176,7 +176,7 @@ def batches_of(target: Program, text: str | None) -> tuple[int, ...] | tuple[Non
 class Task(Stored):
     """What one process is to do: a run of a job, and the path of its journal."""
 
-    job: Job
+    job: BenchJob
     run: Run
     journal: str
 
@@ -312,7 +312,7 @@ def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_of(
-    job: Job, run: Run, environ: Mapping[str, str], cache: str
+    job: BenchJob, run: Run, environ: Mapping[str, str], cache: str
 ) -> dict[str, str]:
     """Return the variables of a run: the user's, but only tf-amp gets tf-amp's.
 

@@ -22,7 +22,7 @@ from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
 from tf_amp.run import progress
 from tf_amp.tools.bench.job import (
     FLOAT32,
-    Job,
+    BenchJob,
     Run,
     Task,
     environment_of,
@@ -30,7 +30,7 @@ from tf_amp.tools.bench.job import (
     settings_of_method,
 )
 from tf_amp.tools.bench.journal import Ended, Sample, lines_of, sample_of
-from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.record import BenchRecord
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The folder it is started in, which comes first, may hold modules with names of ours.
@@ -43,14 +43,16 @@ _GRACE_SECONDS = 5.0
 _KEPT_BYTES = 65536
 
 
-def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
+def runs_left(record: BenchRecord, rounds: int) -> tuple[Run, ...]:
     """Return the processes that are still to be started."""
     done = {(each.method, each.batch, each.round) for each in record.samples}
     runs = record.job.runs(rounds)
     return tuple(r for r in runs if (r.method, r.batch, r.round) not in done)
 
 
-def measured(record: Record, rounds: int, stop: threading.Event) -> Iterator[Record]:
+def measured(
+    record: BenchRecord, rounds: int, stop: threading.Event
+) -> Iterator[BenchRecord]:
     """Yield the record after each process, which has one sample more.
 
     Where a method has failed on a batch size, before enough steps, it is not tried
@@ -74,7 +76,7 @@ def measured(record: Record, rounds: int, stop: threading.Event) -> Iterator[Rec
 
 
 def sample_of_run(
-    job: Job, run: Run, folder: pathlib.Path, stop: threading.Event
+    job: BenchJob, run: Run, folder: pathlib.Path, stop: threading.Event
 ) -> Sample:
     """Run one process, and return what it has measured.
 

@@ -29,7 +29,7 @@ from tf_amp.config import devices
 from tf_amp.errors import ConfigError
 from tf_amp.report.codec import from_plain, plain
 from tf_amp.report.files import write_whole
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, Job, Program
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, BenchJob, Program
 from tf_amp.tools.bench.journal import OpCounts, Sample
 
 # With fewer, the noise is not known.
@@ -101,7 +101,7 @@ def largest_error(
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One method on one batch size; names as in Sample, of which these differ.
 
     Attributes:
@@ -135,7 +135,7 @@ class Row:
     warning: str
 
 
-def summarized(job: Job, samples: Sequence[Sample]) -> tuple[Row, ...]:
+def summarized(job: BenchJob, samples: Sequence[Sample]) -> tuple[BenchRow, ...]:
     """Return a row for every batch size and method that a process was run for."""
     rows = []
     for batch in job.batches:
@@ -154,7 +154,7 @@ def _row(
     samples: Sequence[Sample],
     reference: Mapping[int, Sample],
     again: SpeedUp | None,
-) -> Row:
+) -> BenchRow:
     measured = _measured(samples)
     done = [*measured.values()]
     batch = samples[0].batch
@@ -173,7 +173,7 @@ def _row(
     if method != AGAIN and speed_up is not None and again is not None:
         is_enough = len(measured.keys() & reference) >= FEWEST_ROUNDS
         verdict = speed_up.verdict(again) if is_enough else TOO_FEW_ROUNDS
-    return Row(
+    return BenchRow(
         method=method,
         batch=batch,
         rounds=len(done),
@@ -225,12 +225,12 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class BenchRecord:
     """What was measured, where, and of what; the summary is for readers of the JSON."""
 
     JSON_PROPERTIES = ("version", "summary")
 
-    job: Job
+    job: BenchJob
     context: Context
     samples: tuple[Sample, ...] = ()
 
@@ -240,11 +240,11 @@ class Record:
         return _VERSION
 
     @property
-    def summary(self) -> tuple[Row, ...]:
+    def summary(self) -> tuple[BenchRow, ...]:
         """What the samples come to."""
         return summarized(self.job, self.samples)
 
-    def with_sample(self, sample: Sample) -> Record:
+    def with_sample(self, sample: Sample) -> BenchRecord:
         """Return the record with one sample more."""
         return dataclasses.replace(self, samples=(*self.samples, sample))
 
@@ -259,7 +259,7 @@ class Record:
         write_whole(path, json.dumps(standard).encode())
 
 
-def continued(fresh: Record, path: pathlib.Path) -> Record:
+def continued(fresh: BenchRecord, path: pathlib.Path) -> BenchRecord:
     """Return what a file holds of the same job; what is not measured is run again.
 
     `fresh` is a record of the job, with nothing measured; the file need not exist.
@@ -276,7 +276,7 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
     if not isinstance(kept, dict) or kept.get("version") != _VERSION:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
     try:
-        record = from_plain(Record, kept)
+        record = from_plain(BenchRecord, kept)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"--json: {path} does not hold what `tf-amp bench` writes: {error!r}."

@@ -16,13 +16,13 @@ from tf_amp.errors import MissingExtraError
 from tf_amp.report import page
 from tf_amp.report.display import FittedTable
 from tf_amp.report.page import PageTable, Section
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, SCRIPT, Job
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, SCRIPT, BenchJob
 from tf_amp.tools.bench.record import (
     FASTER,
     FEWEST_ROUNDS,
     SLOWER,
-    Record,
-    Row,
+    BenchRecord,
+    BenchRow,
     SpeedUp,
 )
 
@@ -49,7 +49,7 @@ TITLES = (
 _SPARE = ("16-bit ops", "peak MiB", "first step s", "error", "items/s")
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: BenchRow) -> tuple[str, ...]:
     """Return the cells of a row, in the order of TITLES."""
     batch = "-" if row.batch is None else str(row.batch)
     if row.step_seconds is None:
@@ -83,13 +83,13 @@ def _noise(again: SpeedUp) -> float:
     return math.expm1(again.noise)
 
 
-def title_of(job: Job) -> str:
+def title_of(job: BenchJob) -> str:
     """Return what was measured, in one line."""
     parts = (pathlib.PurePath(job.target.name).name, *job.target.arguments)
     return f"{' '.join(parts)}, {job.mode}"
 
 
-def context_lines(record: Record) -> tuple[str, ...]:
+def context_lines(record: BenchRecord) -> tuple[str, ...]:
     """Return where and when it was measured, a line for each."""
     context = record.context
     settings = " ".join(f"{name}={value}" for name, value in record.job.settings)
@@ -101,12 +101,12 @@ def context_lines(record: Record) -> tuple[str, ...]:
     )
 
 
-def remarks(record: Record) -> tuple[str, ...]:
+def remarks(record: BenchRecord) -> tuple[str, ...]:
     """Return what the table does not say: the noise, no-ops, failures."""
     return tuple(dict.fromkeys(_remarks(record, record.summary)))
 
 
-def _remarks(record: Record, rows: Sequence[Row]) -> Iterator[str]:
+def _remarks(record: BenchRecord, rows: Sequence[BenchRow]) -> Iterator[str]:
     if timed := dict.fromkeys(row.timed for row in rows if row.timed):
         rounds = max(row.rounds for row in rows)
         medians = "one round" if rounds == 1 else f"medians of {rounds} rounds"
@@ -144,7 +144,7 @@ def _remarks(record: Record, rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def advice(record: Record) -> tuple[str, ...]:
+def advice(record: BenchRecord) -> tuple[str, ...]:
     """Return a line with what to do next where the noise hides most differences.
 
     More rounds than the fewest do not help: the noise is that of the worst of them.
@@ -166,7 +166,7 @@ def advice(record: Record) -> tuple[str, ...]:
     )
 
 
-def print_record(record: Record) -> None:
+def print_record(record: BenchRecord) -> None:
     """Print the table of what was measured, and the remarks on it."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -207,7 +207,7 @@ def check_extra() -> None:
         ) from error
 
 
-def png_of(record: Record) -> bytes:
+def png_of(record: BenchRecord) -> bytes:
     """Return the chart as a PNG."""
     from matplotlib.figure import Figure
 
@@ -235,7 +235,9 @@ def png_of(record: Record) -> bytes:
     return file.getvalue()
 
 
-def groups(record: Record) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
+def groups(
+    record: BenchRecord,
+) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
     """Yield each method, and its speed-ups by batch size."""
     for method in record.job.methods:
         found = [
@@ -259,7 +261,7 @@ def label(batch: int | None) -> str:
     return "as it is" if batch is None else str(batch)
 
 
-def page_of(record: Record) -> str:
+def page_of(record: BenchRecord) -> str:
     """Return the page of what was measured; MissingExtraError without what draws it."""
     # The first column of a page is the widest: the method before the batch.
     columns, *shown = (
@@ -279,7 +281,7 @@ def page_of(record: Record) -> str:
     )
 
 
-def _figure(record: Record) -> Any:
+def _figure(record: BenchRecord) -> Any:
     figure = page.empty_figure(height=420)
     for method, speed_ups in groups(record):
         below, above = error_bars([each for _, each in speed_ups])

@@ -18,7 +18,7 @@ from tf_amp.run import progress
 from tf_amp.run.graph_cases import rounded
 from tf_amp.run.graph_copy import Array
 from tf_amp.tools.convert import files
-from tf_amp.tools.convert.job import Job
+from tf_amp.tools.convert.job import ConversionJob
 from tf_amp.tools.convert.rewriting import unmixed
 from tf_amp.tools.ranges import joined, ranges_of
 from tf_amp.tools.verify.cases import named_leaves
@@ -57,7 +57,7 @@ def _parts_of(path: pathlib.Path, item: Item) -> dict[str, _Part]:
 
 
 def compared_models(
-    job: Job, draft: pathlib.Path, item: Item, low_dtype: str
+    job: ConversionJob, draft: pathlib.Path, item: Item, low_dtype: str
 ) -> tuple[dict[str, Verification], tuple[str, ...]]:
     """Compare each part of both models, and say which could not be fed.
 
@@ -144,7 +144,9 @@ def _results(function: Callable[..., Any], inputs: data.Batch) -> dict[str, Arra
     return {n: np.asarray(value) for n, value in named_leaves(function(**tensors))}
 
 
-def ranges_of_model(job: Job, item: Item) -> tuple[Ranges | None, tuple[str, ...]]:
+def ranges_of_model(
+    job: ConversionJob, item: Item
+) -> tuple[Ranges | None, tuple[str, ...]]:
     """Return what the tensors of a model keep to, in all signatures that fit.
 
     None without data. With it comes what is to be said of signatures that did not run;

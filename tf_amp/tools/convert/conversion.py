@@ -77,7 +77,7 @@ def convert(
     files.check_target(source, target, overwrite=overwrite)
     check_tensorflow()
     from tf_amp.tools.convert import models
-    from tf_amp.tools.convert.job import Job, options_from
+    from tf_amp.tools.convert.job import ConversionJob, options_from
 
     options = options_from(
         dtype=dtype,
@@ -97,5 +97,5 @@ def convert(
             exported = files.exported(source, allow_lambda=allow_lambda)
             given = stack.enter_context(exported)
         draft = stack.enter_context(files.replacing(target))
-        job = Job(source, given, target, kind.value, options, begin)
+        job = ConversionJob(source, given, target, kind.value, options, begin)
         return models.write(job, draft)

@@ -26,7 +26,7 @@ _ALLOWED = {"weights": (FLOAT32, "low"), "to": (MIXED, FLOAT32)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class ConversionOptions:
     """What the user wants; names and meanings are those of `tf_amp.convert`.
 
     Attributes:
@@ -51,7 +51,7 @@ def options_from(
     opt_level: str | None = None,
     exclude: Iterable[str] = (),
     **others: Any,
-) -> Options:
+) -> ConversionOptions:
     """Return checked options; what is not given comes from the environment.
 
     Raises:
@@ -63,7 +63,7 @@ def options_from(
     settings["exclude"] = checked_patterns(exclude)
     if device_profile is not None:
         settings["device_profile"] = device_profile
-    options = Options(settings, with_settings(in_force, settings), **others)
+    options = ConversionOptions(settings, with_settings(in_force, settings), **others)
     for name, allowed in _ALLOWED.items():
         checked_word(getattr(options, name), name, allowed, fold=str)
     if options.batch is not None and options.batch < 1:
@@ -84,7 +84,7 @@ def options_from(
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class ConversionJob:
     """What is converted, to what, and how.
 
     Source and target are as the user named them; what is read is the source, or what a
@@ -96,7 +96,7 @@ class Job:
     given: pathlib.Path
     target: pathlib.Path
     kind: str
-    options: Options
+    options: ConversionOptions
     begin: float
 
     def report(self, written: pathlib.Path, **found: Any) -> ConversionReport:

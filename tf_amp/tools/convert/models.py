@@ -32,7 +32,7 @@ from grappler_pass.graph.view import Item
 from tf_amp.errors import AlreadyMixedError, ConfigError, UnreadableModelError
 from tf_amp.run import progress
 from tf_amp.tools.convert import comparison, files, rewriting
-from tf_amp.tools.convert.job import FLOAT32, JSON_FILE, ConversionReport, Job
+from tf_amp.tools.convert.job import FLOAT32, JSON_FILE, ConversionJob, ConversionReport
 from tf_amp.tools.convert.retyping import retype_signatures
 from tf_amp.tools.convert.weights import VariablesFile
 
@@ -40,7 +40,7 @@ from tf_amp.tools.convert.weights import VariablesFile
 _NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
 
-def write(job: Job, draft: pathlib.Path) -> ConversionReport:
+def write(job: ConversionJob, draft: pathlib.Path) -> ConversionReport:
     """Write what a job asks for to a file or folder that does not exist yet.
 
     A frozen graph goes the way of a SavedModel of one graph without signatures. The
@@ -91,7 +91,9 @@ def write(job: Job, draft: pathlib.Path) -> ConversionReport:
     return report
 
 
-def _refuse_options(job: Job, *, is_frozen: bool, has_signatures: bool) -> None:
+def _refuse_options(
+    job: ConversionJob, *, is_frozen: bool, has_signatures: bool
+) -> None:
     """Refuse what is asked for of a model that lacks what it takes."""
     if is_frozen and not job.options.keep_io:
         raise ConfigError(
@@ -106,7 +108,7 @@ def _refuse_options(job: Job, *, is_frozen: bool, has_signatures: bool) -> None:
 
 
 def _converted(
-    job: Job, model: SavedModel, item: Item, file: VariablesFile | None
+    job: ConversionJob, model: SavedModel, item: Item, file: VariablesFile | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Rewrite every graph of a model in place.
 

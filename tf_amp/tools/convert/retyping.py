@@ -46,7 +46,7 @@ from tf_amp.tools.convert.weights import (
     LEAST_RANK,
     MAIN,
     Chooser,
-    Group,
+    VariableGroup,
     VariablesFile,
 )
 
@@ -75,7 +75,7 @@ def store_low(
             body.ClearField("library")
             bodies[name] = Graph(body)
     excluded_by = finder(settings.exclude)
-    chosen: list[Group] = []
+    chosen: list[VariableGroup] = []
     kept: dict[str, str] = {}
     if file is not None:
         dtype = NUMPY_DTYPES[low_dtype]

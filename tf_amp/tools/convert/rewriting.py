@@ -48,7 +48,7 @@ from tf_amp.run.batches import set_batch
 from tf_amp.run.stand_ins import HANDLES
 from tf_amp.runtime import scope, switch
 from tf_amp.tools import target_device
-from tf_amp.tools.convert.job import Options, SignatureGain, Storage
+from tf_amp.tools.convert.job import ConversionOptions, SignatureGain, Storage
 from tf_amp.tools.convert.retyping import SHAPES, store_low
 from tf_amp.tools.convert.weights import MAIN, VariablesFile
 from tf_amp.tracing import grappler_preview
@@ -244,7 +244,9 @@ def unmixed() -> contextlib.AbstractContextManager[object]:
     return scope.float32_scope() if switch.is_enabled() else contextlib.nullcontext()
 
 
-def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> Planner:
+def planner_for(
+    options: ConversionOptions, graph_def: GraphDef, seen: Ranges | None
+) -> Planner:
     """Return what graphs are rewritten with, given ranges on data if there are any."""
     if (profile := options.given.get("device_profile")) is not None:
         target = target_device.target_of(profile, options.config.dtype)
@@ -265,7 +267,7 @@ def mix(
     meta_graph: MetaGraphDef,
     item: Item,
     planner: Planner,
-    options: Options,
+    options: ConversionOptions,
     file: VariablesFile | None,
 ) -> Mixed:
     """Rewrite a graph with its functions, in place, as the options say."""
@@ -321,7 +323,9 @@ def merged(found: Sequence[Mixed]) -> Mixed:
     )
 
 
-def size_remarks(options: Options, plans: Mapping[str, Plan]) -> tuple[str, ...]:
+def size_remarks(
+    options: ConversionOptions, plans: Mapping[str, Plan]
+) -> tuple[str, ...]:
     """Say that unknown sizes are guessed, where that kept everything float32."""
     is_changed = not all(plan.is_empty for plan in plans.values())
     if is_changed or options.batch or options.config.opt_level != PRICED:

@@ -161,7 +161,7 @@ class Use(NamedTuple):
 
 
 @dataclasses.dataclass
-class Group:
+class VariableGroup:
     """Variables whose handles meet, where they go, and what uses them."""
 
     places: list[Place] = dataclasses.field(default_factory=list)
@@ -213,7 +213,7 @@ class Chooser:
             reached(present, lambda name: map(name_in, nodes[name].input))
         )
 
-    def choose(self) -> tuple[list[Group], dict[str, str]]:
+    def choose(self) -> tuple[list[VariableGroup], dict[str, str]]:
         """Return what can go to 16 bits; and by key the matrices that stay, and why."""
         why = [(group, self._why_not(group)) for group in self._named_groups()]
         kept = {
@@ -224,7 +224,7 @@ class Chooser:
         }
         return [group for group, reason in why if not reason], kept
 
-    def _named_groups(self) -> tuple[Group, ...]:
+    def _named_groups(self) -> tuple[VariableGroup, ...]:
         """Follow every variable, and join what the file shows to be the same one."""
         for node in self._bodies[MAIN].nodes.values():
             if node.op in VARIABLE_OPS:
@@ -301,21 +301,21 @@ class Chooser:
         arguments = self._library[function].signature.input_arg
         return tuple(Place(function, str(arg.name)) for arg in arguments)
 
-    def _groups(self) -> tuple[Group, ...]:
+    def _groups(self) -> tuple[VariableGroup, ...]:
         """Return all groups found so far, of which nothing but handles is known."""
         places = tuple(self._uses)
         numbers = {place: number for number, place in enumerate(places)}
         alone = ((number, number) for number in numbers.values())
         meeting = ((numbers[first], numbers[second]) for first, second in self._meeting)
         return tuple(
-            Group(
+            VariableGroup(
                 places=[places[n] for n in members],
                 uses=[use for n in members for use in self._uses[places[n]]],
             )
             for members in connected(itertools.chain(alone, meeting))
         )
 
-    def _restored_keys(self, group: Group) -> Iterator[str]:
+    def _restored_keys(self, group: VariableGroup) -> Iterator[str]:
         for use in group.uses:
             restore, output = self._restore_of(use)
             if restore is None:
@@ -344,7 +344,7 @@ class Chooser:
         shape = self._file.shapes.get(key, ())
         return self._file.dtypes.get(key) == "float32" and len(shape) >= LEAST_RANK
 
-    def _why_not(self, group: Group) -> str:
+    def _why_not(self, group: VariableGroup) -> str:
         if not group.keys or not all(map(self._is_matrix, group.keys)):
             return "not a float32 matrix in the file of variables"
         reasons = (reason for use in group.uses if (reason := self._why_not_use(use)))

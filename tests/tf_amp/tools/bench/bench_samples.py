@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_amp.tools.bench.job import FUNCTION, Job, Program
+from tf_amp.tools.bench.job import FUNCTION, BenchJob, Program
 from tf_amp.tools.bench.journal import OpCounts, Sample
-from tf_amp.tools.bench.record import Context, Record
+from tf_amp.tools.bench.record import BenchRecord, Context
 
 CONTEXT = Context((("Python", "3"),), "a processor", "", "today")
 
 
 def job_of(
     *methods: str, batches: tuple[int | None, ...] = (8,), mode: str = "train"
-) -> Job:
-    return Job(
+) -> BenchJob:
+    return BenchJob(
         Program(FUNCTION, "module:function"),
         mode,
         ("float32", "float32 again", *methods),
@@ -50,5 +50,5 @@ def samples_of(
     ]
 
 
-def record_of(job: Job, *samples: Sequence[Sample]) -> Record:
-    return Record(job, CONTEXT, tuple(each for some in samples for each in some))
+def record_of(job: BenchJob, *samples: Sequence[Sample]) -> BenchRecord:
+    return BenchRecord(job, CONTEXT, tuple(each for some in samples for each in some))

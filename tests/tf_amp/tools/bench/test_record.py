@@ -17,8 +17,8 @@ from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Program
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.measuring import runs_left
 from tf_amp.tools.bench.record import (
-    Record,
-    Row,
+    BenchRecord,
+    BenchRow,
     continued,
     largest_error,
     revision_of,
@@ -67,7 +67,7 @@ def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
         continued(dataclasses.replace(FRESH, context=newer), path)
 
 
-def record_with_digest(digest: str) -> Record:
+def record_with_digest(digest: str) -> BenchRecord:
     target = dataclasses.replace(FRESH.job.target, digest=digest)
     return dataclasses.replace(FRESH, job=dataclasses.replace(FRESH.job, target=target))
 
@@ -136,7 +136,7 @@ FLOAT32 = samples_of("float32", [0.100, 0.100, 0.100])
 AGAIN = samples_of("float32 again", [0.105, 0.100, 0.100])
 
 
-def row_of(samples: list[Sample], again: list[Sample] = AGAIN) -> Row:
+def row_of(samples: list[Sample], again: list[Sample] = AGAIN) -> BenchRow:
     job = job_of(samples[0].method)
     return summarized(job, [*FLOAT32, *again, *samples])[-1]
 
@@ -311,13 +311,13 @@ def test_a_terminal_shows_whole_names_of_methods(
     assert said == left_out
 
 
-def noisy_record(*seconds: float, target: Program = MODULE) -> Record:
+def noisy_record(*seconds: float, target: Program = MODULE) -> BenchRecord:
     job = dataclasses.replace(job_of(), target=target)
     again = samples_of("float32 again", seconds)
     return record_of(job, samples_of("float32", [0.1] * len(seconds)), again)
 
 
-def last_line(record: Record, capsys: pytest.CaptureFixture[str]) -> str:
+def last_line(record: BenchRecord, capsys: pytest.CaptureFixture[str]) -> str:
     print_record(record)
     return capsys.readouterr().out.splitlines()[-1]
 
