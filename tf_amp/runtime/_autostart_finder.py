@@ -34,7 +34,9 @@ class TfAmpAutostart:
             "tensorflow.python.ops.resource_variable_ops",
             "keras.src.trainers.trainer",
             "keras.src.saving.saving_lib",
+            "keras.src.legacy.saving.legacy_h5_format",
             "tf_keras.src.saving.saving_lib",
+            "tf_keras.src.saving.legacy.hdf5_format",
         ):
             hooks: dict[str, Any] = {}
             # A traceback through them names the file that they are from.

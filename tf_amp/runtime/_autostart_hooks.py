@@ -3,7 +3,7 @@
 When TensorFlow has defined FuncGraph, BaseSession and a few others, one method of each
 is wrapped to look at the environment for each trace, each Session and so on; only a
 switch that is on imports tf_amp. A script may therefore set it any time before its
-first function. Two functions that may come before any of these are looked up once more
+first function. Functions that may come before any of these are looked up once more
 after that, since tf_amp wraps them too. Runs as a part of `tf_amp_autostart.pth`,
 outside of the package, and imports nothing before.
 """
@@ -25,12 +25,18 @@ METHODS = {
     "note_variable",
     "keras.src.trainers.trainer": "Trainer __init__ note_model",
 }
-# Of a module the function, and the module that calls it by this one's name.
+# Of a module the one that calls it by this one's name, and the functions called.
 FUNCTIONS = {
-    "tensorflow.python.ops.gradients_util": "_GradientsHelper "
-    "tensorflow.python.ops.gradients_impl",
-    "keras.src.saving.saving_lib": "load_model keras.src.saving.saving_api",
-    "tf_keras.src.saving.saving_lib": "load_model tf_keras.src.saving.saving_api",
+    "tensorflow.python.ops.gradients_util": "tensorflow.python.ops.gradients_impl "
+    "_GradientsHelper",
+    "keras.src.saving.saving_lib": "keras.src.saving.saving_api "
+    "load_model load_weights_only",
+    "keras.src.legacy.saving.legacy_h5_format": "keras.src.saving.saving_api "
+    "load_model_from_hdf5",
+    "tf_keras.src.saving.saving_lib": "tf_keras.src.saving.saving_api "
+    "load_model load_weights_only",
+    "tf_keras.src.saving.legacy.hdf5_format": "tf_keras.src.saving.legacy.save "
+    "load_model_from_hdf5",
 }
 SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION",
@@ -61,7 +67,9 @@ def watch(loader: "Any") -> None:
                 owner, method, act = METHODS[module.__name__].split()
                 wrap(getattr(module, owner, None), method, act)
             if module.__name__ in FUNCTIONS:
-                wrap_function(module, *FUNCTIONS[module.__name__].split())
+                caller, *functions = FUNCTIONS[module.__name__].split()
+                for function in functions:
+                    wrap_function(module, function, caller)
 
         loader.exec_module = exec_module
     except AttributeError:

@@ -38,12 +38,6 @@ IN_ALL_COMBINATIONS = (
 # They restore what they name, and no loss scale.
 OF_WHAT_IS_NAMED = ("load_checkpoint", "init_from_checkpoint")
 
-LATE = "the environment is looked at only after Keras has loaded the weights"
-FAULTS = {
-    "load_weights": LATE,
-    "tf_keras load_model, h5": LATE,
-}
-
 # Scale, good steps and skipped steps after the step of a reader.
 FRESH, RESUMED = [1024.0, 1, 0], [512.0, GOOD_STEPS + 1, 1]
 # What TensorFlow will drop, and what tf-amp misses in an older one.
@@ -132,12 +126,7 @@ def test_whoever_wrote_it_a_checkpoint_restores(way, writer, reader, written):
         assert line.endswith("DynamicLossScale starts at 1024. (AMP501)")
 
 
-def marked(way):
-    fault = pytest.mark.xfail(strict=True, reason=FAULTS.get(way))
-    return pytest.param(way, marks=[fault] if way in FAULTS else [])
-
-
-@pytest.mark.parametrize("way", map(marked, WAYS))
+@pytest.mark.parametrize("way", WAYS)
 def test_the_first_thing_that_a_process_does_may_be_to_restore(way, written):
     done = restored(written(WAYS[way][0], "with"), way, "by variable")
     expected = FRESH if way in OF_WHAT_IS_NAMED else RESUMED
