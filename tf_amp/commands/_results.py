@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -22,9 +21,7 @@ from tf_amp.run import progress
 from tf_amp.tools import running_scripts
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
+    from tf_amp.run.graph_cases import GraphCase
 
 _T = TypeVar("_T")
 
@@ -77,15 +74,13 @@ def show_json(rows: Iterable[Any], stream: TextIO | None = None) -> None:
     print(codec.to_json(list(rows)), file=stream, flush=True)
 
 
-def stream_for(options: argparse.Namespace) -> TextIO:
-    """Return where a command's result goes, before anything of a script runs.
+def _stream_beside_script() -> TextIO:
+    """Return where JSON goes, before anything of a script runs.
 
-    With `--json` and a script, standard output becomes standard error from now on: for
-    Python, C and child processes, and for what the script has done at its very end. The
-    stream that is returned leads where standard output did.
+    Standard output becomes standard error from now on: for Python, C and child
+    processes, and for what the script has done at its very end. The stream that is
+    returned leads where standard output did.
     """
-    if not options.json or options.model.is_dir():
-        return sys.stdout
     try:
         kept, errors = os.dup(_STDOUT), sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
@@ -139,17 +134,27 @@ def progress_shown() -> Iterator[None]:
         yield
 
 
-@dataclasses.dataclass
-class Script:
-    """The script of a command, and the exit code that it has ended with."""
+class Source:
+    """The model or script of a command.
 
-    options: argparse.Namespace
-    code: int = DONE
+    Attributes:
+      is_model: whether it is a folder, and so a SavedModel.
+      stream: where the command's JSON goes.
+      code: that a script has ended with.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Take what the command line names."""
+        self._options, self.code = options, DONE
+        self.is_model = options.model.is_dir()
+        is_shared = not self.is_model and getattr(options, "json", False)
+        self.stream = _stream_beside_script() if is_shared else sys.stdout
 
     def run(self) -> None:
-        """Run it, in its time; say so if it fails."""
+        """Run a script, in its time; say so if it fails."""
+        options = self._options
         code = running_scripts.run_limited(
-            str(self.options.model), self.options.script_arguments, self.options.seconds
+            str(options.model), options.script_arguments, options.seconds
         )
         if code is not None and not isinstance(code, int):
             # What `python` would print, too.
@@ -163,45 +168,34 @@ class Script:
         """Return the command's exit code, given that of what it has found out."""
         return FAILED if self.code else answer
 
+    def run_observed(
+        self,
+        look: Callable[[GraphCase], _T],
+        show: Callable[[Iterable[_T]], None],
+        environment: Mapping[str, str],
+    ) -> int:
+        """Run a script, look at its graphs, and return the command's exit code.
 
-def run_observed(
-    options: argparse.Namespace,
-    look: Callable[..., _T],
-    show: Callable[[tuple[_T, ...], TextIO], None],
-    environment: Mapping[str, str],
-) -> int:
-    """Run the script of a command, look at its graphs, and return the exit code.
+        What a look at each returns is shown at the end, however the script ends. The
+        environment has settings for plans.
+        """
+        from tf_amp.compare.fingerprint import digest_of_products
 
-    What is found of a graph, given as to the pass, is shown at the end, however the
-    script ends. The environment has settings for plans.
-    """
-    from tf_amp.compare.fingerprint import digest_of_products
-    from tf_amp.rewriting import host
+        results: dict[Hashable, _T] = {}
 
-    results: dict[Hashable, _T] = {}
+        def observe(case: GraphCase) -> None:
+            products = digest_of_products(case.graph_def, case.shapes)
+            # The second of Grappler's two iterations has the graph that runs.
+            results[case.name, case.item.fetch, products] = look(case)
 
-    def observe(
-        graph_def: Any,
-        item: Item,
-        shapes: Callable[[], Shapes],
-        name: str,
-        settings: Settings,
-    ) -> None:
-        result = look(graph_def, item, settings, shapes=shapes, name=name)
-        # The second of Grappler's two iterations has the graph that runs.
-        results[name, item.fetch, digest_of_products(graph_def, shapes())] = result
-
-    stream = stream_for(options)
-    host.current().observers.append(observe)
-    running_scripts.switch_on(environment)
-    script = Script(options)
-    try:
-        script.run()
-    finally:
-        show(tuple(results.values()), stream)
-    if not results:
-        say(f"{why_no_graph()}.")
-    return script.exit_code(DONE if results else NOTHING)
+        running_scripts.observe(observe, environment)
+        try:
+            self.run()
+        finally:
+            show(results.values())
+        if not results:
+            say(f"{why_no_graph()}.")
+        return self.exit_code(DONE if results else NOTHING)
 
 
 def why_no_graph() -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING, Any, TextIO
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tf_amp.commands import _results
 from tf_amp.commands._options import Options, check_model
@@ -13,8 +14,6 @@ from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
     from tf_amp.tools.audit import Audit
 
 SUMMARY = "predict what mixed precision gains on a device that need not be present"
@@ -45,26 +44,23 @@ def main(options: argparse.Namespace) -> int:
     check_tensorflow()
     from tf_amp.tools import audit as auditing
     from tf_amp.tools import target_device
-    from tf_amp.tools.audit import print_audits
 
     target = target_device.target_of(options.device_profile, options.dtype)
+    source = _results.Source(options)
 
-    def look(graph_def: Any, item: Item, settings: Settings, **known: Any) -> Audit:
-        placed, is_compiled = target.placed(graph_def), settings.fuses
-        draft = auditing.planned(placed, item, target, is_compiled=is_compiled, **known)
-        return auditing.audit_draft(draft, target)
-
-    def show(audits: tuple[Audit, ...], stream: TextIO) -> None:
+    def show(audits: Iterable[Audit]) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
         if options.json:
-            _results.show_json((audit.to_json() for audit in ranked), stream)
+            _results.show_json((audit.to_json() for audit in ranked), source.stream)
         else:
-            print_audits(ranked)
+            auditing.print_audits(ranked)
 
-    if not options.model.is_dir():
-        return _results.run_observed(options, look, show, {})
-    audits = auditing.audit_saved_model(
-        options.model, target, options.signature, options.batch
+    if not source.is_model:
+        look = functools.partial(auditing.audit_case, target=target)
+        return source.run_observed(look, show, {})
+    show(
+        auditing.audit_saved_model(
+            options.model, target, options.signature, options.batch
+        )
     )
-    show(audits, sys.stdout)
     return DONE

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tf_amp.commands import _results
 from tf_amp.commands._options import Options, check_model
@@ -15,6 +14,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
+    from tf_amp.run.graph_cases import GraphCase
     from tf_amp.tools.prediction import Prediction
 
 SUMMARY = "print the plans of a SavedModel or a script, with the reasons"
@@ -42,24 +42,35 @@ def main(options: argparse.Namespace) -> int:
     from grappler_pass.pipeline import plan_graph
     from tf_amp.tools.explanation import explain_saved_model
 
-    def show(plans: Sequence[Plan | Prediction], stream: TextIO = sys.stdout) -> None:
+    source = _results.Source(options)
+
+    def show(plans: Iterable[Plan | Prediction]) -> None:
         if options.json:
-            _results.show_json(plans, stream)
+            _results.show_json(plans, source.stream)
         else:
             _results.show(*(plan.top(options.top) for plan in plans))
 
-    def show_ranked(plans: Sequence[Plan], stream: TextIO) -> None:
-        ranked = sorted(plans, key=lambda plan: -plan.seconds_before)
-        show(ranked, stream)
+    def look(case: GraphCase) -> Plan:
+        return plan_graph(
+            case.graph_def,
+            case.item,
+            case.settings,
+            shapes=lambda: case.shapes,
+            name=case.name,
+        )
 
-    if not options.model.is_dir():
-        untuned = {TUNE: "off"}
-        return _results.run_observed(options, plan_graph, show_ranked, untuned)
-    plans = explain_saved_model(
-        options.model,
-        options.signature,
-        measure=options.measure,
-        batch=options.batch,
+    def show_ranked(plans: Iterable[Plan]) -> None:
+        ranked = sorted(plans, key=lambda plan: -plan.seconds_before)
+        show(ranked)
+
+    if not source.is_model:
+        return source.run_observed(look, show_ranked, {TUNE: "off"})
+    show(
+        explain_saved_model(
+            options.model,
+            options.signature,
+            measure=options.measure,
+            batch=options.batch,
+        )
     )
-    show(plans)
     return DONE

@@ -56,9 +56,8 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
-    stream, script = _results.stream_for(options), _results.Script(options)
-    is_model = options.model.is_dir()
-    if is_model:
+    source = _results.Source(options)
+    if source.is_model:
         from tf_amp.tools.ranges import ranges_of_saved_model
 
         with _results.progress_shown():
@@ -67,22 +66,22 @@ def main(options: argparse.Namespace) -> int:
         from tf_amp.tools.ranges import ranges_of_script
 
         # Gradients are judged as they are, not as a loss scale moves them.
-        seen = ranges_of_script(script.run, {amp_config.LOSS_SCALE: "none"})
+        seen = ranges_of_script(source.run, {amp_config.LOSS_SCALE: "none"})
     seen = dataclasses.replace(
         seen, limit=options.limit, underflow=underflow, depth=options.depth
     )
     if options.json:
-        print(seen.to_json(), file=stream, flush=True)
+        print(seen.to_json(), file=source.stream, flush=True)
     elif seen.tensors:
         _print(seen, options)
     if not seen.tensors:
-        why = "" if is_model else f", since {_results.why_no_graph()}"
+        why = "" if source.is_model else f", since {_results.why_no_graph()}"
         say(f"no tensor was seen{why}.")
-        return script.exit_code(NOTHING)
+        return source.exit_code(NOTHING)
     if options.out is not None:
         write_whole(options.out, seen.to_json().encode())
         say(f"written to {options.out}; TF_AMP_RANGES={options.out} uses it.")
-    return script.exit_code(DONE)
+    return source.exit_code(DONE)
 
 
 def _check_range(options: argparse.Namespace) -> None:

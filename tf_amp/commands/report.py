@@ -142,7 +142,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
     """Run a script, write the page however it ends, and return the exit code."""
     from tf_amp.rewriting import dumps, host
 
-    script = _results.Script(options)
+    source = _results.Source(options)
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
     with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as own_folder:
@@ -154,7 +154,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
         host.current().logs.append(collector)
         running_scripts.switch_on({**environment_from(options), LOG: str(folder)})
         try:
-            script.run()
+            source.run()
         finally:
             of_this_process = set(folder.glob(f"{os.getpid()}-*.json"))
             others = sorted(set(folder.glob("*.json")) - before - of_this_process)
@@ -168,7 +168,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
                 _write(options, record, other)
             else:
                 say(f"no report, since {_results.why_no_graph()}.")
-    return script.exit_code(DONE if has_plans else NOTHING)
+    return source.exit_code(DONE if has_plans else NOTHING)
 
 
 def _loss_scale() -> LossScaleState | None:

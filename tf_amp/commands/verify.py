@@ -58,18 +58,20 @@ def main(options: argparse.Namespace) -> int:
     if options.bisect:
         check_writable("--write", options.write)
     check_tensorflow()
-    stream, script = _results.stream_for(options), _results.Script(options)
-    is_model = options.model.is_dir()
-    found = _of_model(options) if is_model else _of_script(options, script)
+    source = _results.Source(options)
+    verifications = (
+        _of_model(options) if source.is_model else _of_script(options, source)
+    )
     if options.json:
-        _results.show_json(found, stream)
+        _results.show_json(verifications, source.stream)
     else:
-        _results.show(*found)
-    in_force = dict.fromkeys(p for each in found for p in each.excluded)
+        _results.show(*verifications)
+    in_force = dict.fromkeys(p for each in verifications for p in each.excluded)
     for pattern in in_force:
-        if all(pattern in each.unmatched for each in found):
+        if all(pattern in each.unmatched for each in verifications):
             say(f"exclude: {pattern!r} matches no operation of what was verified.")
-    if culprits := {c.pattern: c for each in found for c in each.culprits or ()}:
+    culprits = {c.pattern: c for each in verifications for c in each.culprits or ()}
+    if culprits:
         from tf_amp.tools.verify.verification import write_exclude_list
 
         file, heading = options.write, "What tf-amp verify --bisect found."
@@ -79,10 +81,10 @@ def main(options: argparse.Namespace) -> int:
             f"TF_AMP_EXCLUDE=@{file} and --exclude @{file} keep "
             f"{'it' if len(culprits) == 1 else 'them'} in float32."
         )
-    if not found:
+    if not verifications:
         say("nothing was verified.")
-        return script.exit_code(NOTHING)
-    return script.exit_code(DONE if all(each.ok for each in found) else FAILED)
+        return source.exit_code(NOTHING)
+    return source.exit_code(DONE if all(each.ok for each in verifications) else FAILED)
 
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
@@ -111,20 +113,20 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
 
 
 def _of_script(
-    options: argparse.Namespace, script: _results.Script
+    options: argparse.Namespace, source: _results.Source
 ) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
     from tf_amp.tools.verify.cases import captured_cases
     from tf_amp.tools.verify.verifying import verified
 
-    cases, skipped = captured_cases(script.run, environment_from(options))
+    cases, skipped = captured_cases(source.run, environment_from(options))
     if not cases and not skipped:
         say(f"{_results.why_no_graph()}.")
-    found: list[Verification] = []
+    verifications: list[Verification] = []
     with _results.progress_shown():
         for case in progress.each(cases, "verifying graphs"):
             try:
-                found.append(
+                verifications.append(
                     verified(
                         case,
                         tolerance=checked_tolerance(options.tolerance),
@@ -136,4 +138,4 @@ def _of_script(
                 skipped[case.name] = str(error)
     for name, why in skipped.items():
         say(f"{name} is not verified: {why}")
-    return tuple(found)
+    return tuple(verifications)

@@ -181,7 +181,7 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
     graph_def = arrival.graph_def
     visit = key_of_visit(graph_def, arrival.grappler_item.fetch, entry.is_late)
     last, _visits.key = getattr(_visits, "key", None), None
-    if visit == last and not taking_part.observers:
+    if visit == last and taking_part.observer is None:
         return None
     if workers.is_server():
         workers.adopt_settings(sent_settings_in(graph_def), graph_settings.check_config)
@@ -197,7 +197,7 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
 
 
 def _unscaled(arrival: Arrival) -> GraphDef | None:
-    if arrival.is_changed or host.current().observers:
+    if arrival.is_changed or host.current().observer is not None:
         return None
     return scaled_losses.without_unneeded_scales(arrival)
 
@@ -271,11 +271,11 @@ def _rewrite(
             and kept_kernels.are_at_hand(),
             # Whether anything here prints the plan of a graph once it is made.
             predicts_memory=_is_logged()
-            or bool(logs or taking_part.observers or taking_part.watchers),
+            or bool(logs or taking_part.observer or taking_part.watchers),
         )
     item = given.item
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
-        if logs and not taking_part.observers:
+        if logs and taking_part.observer is None:
             unplanned = dumps.unplanned(marks.graph, graph_def, item, chosen)
             for log in logs:
                 log.add(marks.graph, graph_def, unplanned)
@@ -287,8 +287,13 @@ def _rewrite(
         preserve=(*item.preserve, *marks.strangers),
         excluded=(*excluded_parts(graph_def, chosen.exclude), *given.dropped),
     )
-    for observe in taking_part.observers[-1:]:
-        return observe(graph_def, item, given.shapes, marks.graph, chosen)
+    if taking_part.observer is not None:
+        from tf_amp.run.graph_cases import GraphCase
+
+        shapes, name = given.shapes(), marks.graph
+        return taking_part.observer(
+            GraphCase(graph_def, item, shapes, chosen, {}, name=name)
+        )
     rewrite = pipeline.optimize(
         graph_def, item, chosen, shapes=given.shapes, name=marks.graph
     )

@@ -57,13 +57,13 @@ def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
         name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
     ) -> Any:
         attrs, without_xla = attrs or {}, host.current().without_xla
-        for each in without_xla:
-            attrs = each.attributes_for(graph, attrs)
+        if without_xla is not None:
+            attrs = without_xla.attributes_for(graph, attrs)
         function = make_function(name, graph, attrs, *args, **kwargs)
         key = name if isinstance(name, bytes) else name.encode()
         call_sites.forget_with(graph, key)
-        for each in without_xla:
-            each.know(function, graph, attrs)
+        if without_xla is not None:
+            without_xla.know(function, graph, attrs)
         if private.is_compiled(attrs) and not bypass.leaves_graphs_alone():
             _rewrite(function, graph)
         return function

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tf_amp.rewriting.arriving_graphs import Arrival
     from tf_amp.rewriting.compiled import WithoutXla
     from tf_amp.rewriting.dumps import Collector
+    from tf_amp.run.graph_cases import GraphCase
 
-# What receives graphs instead of their being rewritten; a graph that it returns runs.
-Observer = Callable[
-    [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
-]
+# What receives graphs, without values, instead of their being rewritten; a graph that
+# it returns runs.
+Observer = Callable[["GraphCase"], "GraphDef | None"]
 # Gets a graph as given and as rewritten; what it returns runs.
 Placer = Callable[[Any, "Rewrite", "Item", "Shapes", "Settings"], "Rewrite"]
 # From a graph to the names of nodes that go back to float32, each with the reason.
@@ -73,7 +73,7 @@ class Host:
       memory: of plans, for graphs that come again when training is resumed.
       said: what has been logged, and need not be again.
       awaiting: by the name of a function or graph, what failed outside of its calls.
-      observers: commands that look at the graphs of a script.
+      observer: of a command that looks at the graphs of a script.
       without_xla: functions that run without XLA, so that an observer receives them.
       placers: choose the devices of graphs.
       watchers: follow what is planned.
@@ -90,8 +90,8 @@ class Host:
         default_factory=lambda: Latest(_MESSAGES_KEPT)
     )
     awaiting: dict[str, str] = dataclasses.field(default_factory=dict)
-    observers: list[Observer] = dataclasses.field(default_factory=list)
-    without_xla: list[WithoutXla] = dataclasses.field(default_factory=list)
+    observer: Observer | None = None
+    without_xla: WithoutXla | None = None
     placers: list[Placer] = dataclasses.field(default_factory=list)
     watchers: list[Watcher] = dataclasses.field(default_factory=list)
     logs: list[Collector] = dataclasses.field(default_factory=list)

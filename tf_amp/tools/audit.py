@@ -29,6 +29,7 @@ from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.report.display import Display, filled
 from tf_amp.rewriting.compiled import DraftPart, plan_of_parts
 from tf_amp.run.batches import signatures_of
+from tf_amp.run.graph_cases import GraphCase
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import explanation
 from tf_amp.tools.obstacles import Alternatives, Obstacle, obstacles_of
@@ -242,8 +243,16 @@ def _audit_of(
     return _audit_of_drafts(tuple(drafts), target)
 
 
-def audit_draft(draft: Draft, target: Target) -> Audit:
-    """Look for what holds a graph back that was `planned` for a target."""
+def audit_case(case: GraphCase, target: Target) -> Audit:
+    """Return an audit of a graph as the pass receives it; it needs no values."""
+    draft = planned(
+        target.placed(case.graph_def),
+        case.item,
+        target,
+        shapes=lambda: case.shapes,
+        name=case.name,
+        is_compiled=case.settings.fuses,
+    )
     return _audit_of_drafts((DraftPart("", 1.0, draft),), target)
 
 

@@ -36,7 +36,7 @@ from tf_amp.run.graph_copy import Array
 from tf_amp.run.recording import Recorder, Records, Tap, with_records
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import explanation
-from tf_amp.tools.verify.cases import plain_case, run_observed
+from tf_amp.tools.verify.cases import plain_case, run_recorded
 from tf_amp.tracing.stamp_reader import is_gradient
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
@@ -102,7 +102,7 @@ def ranges_of_script(
         view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
         return statistics.records_of(view, case.shapes)
 
-    run_observed(run, environment, records_of, WithoutXla())
+    run_recorded(run, environment, records_of, WithoutXla())
     return statistics.ranges()
 
 

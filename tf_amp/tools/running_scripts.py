@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from tf_amp.config.amp_config import (
     DTYPE,
@@ -31,6 +32,10 @@ from tf_amp.config.amp_config import (
 from tf_amp.errors import AmpError, ScriptMissingError, show_from
 from tf_amp.runtime import autostart
 from tf_amp.tensorflow_version import check_tensorflow
+
+if TYPE_CHECKING:
+    from tf_amp.rewriting.compiled import WithoutXla
+    from tf_amp.rewriting.host import Observer
 
 # Modules that stand between a command and the script that it runs.
 _BELOW_SCRIPTS = frozenset(
@@ -78,6 +83,22 @@ def switch_on(given: Mapping[str, str | None]) -> None:
     os.environ.update({name: variables[name] for name in given_places})
     if not autostart.is_installed():
         importlib.import_module("tf_amp.runtime._autostart_finder")
+
+
+def observe(
+    observer: Observer,
+    environment: Mapping[str, str | None],
+    without_xla: WithoutXla | None = None,
+) -> None:
+    """Have an observer receive the graphs of the script to come, in float32.
+
+    The environment has settings for plans. None for `without_xla`: what XLA compiles
+    comes as it is compiled.
+    """
+    from tf_amp.rewriting import host
+
+    host.build(observer=observer, without_xla=without_xla)
+    switch_on(environment)
 
 
 def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:

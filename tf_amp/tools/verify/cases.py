@@ -17,14 +17,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
-from grappler_pass.graph.view import GraphView, Item
-from grappler_pass.planning.draft import Settings
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import GraphView
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig, with_settings
 from tf_amp.errors import NotMeasurableError
-from tf_amp.rewriting import graph_settings, host, stripping
+from tf_amp.rewriting import graph_settings, stripping
 from tf_amp.rewriting.compiled import Uncompiled, WithoutXla
 from tf_amp.rewriting.graph_settings import settings_under_xla
 from tf_amp.run import recording
@@ -238,11 +237,11 @@ def captured_cases(
         found.append(captured)
         return Records(tuple(map(captured.tap, contents)))
 
-    run_observed(run, environment, records_of, without_xla)
+    run_recorded(run, environment, records_of, without_xla)
     return tuple(each.complete() for each in found if each.values), skipped
 
 
-def run_observed(
+def run_recorded(
     run: Callable[[], object],
     environment: Mapping[str, str | None],
     records_of: Callable[[GraphCase], Records | None],
@@ -255,24 +254,15 @@ def run_observed(
     """
     recorder = recording.Recorder()
 
-    def observe(
-        graph_def: GraphDef,
-        item: Item,
-        shapes: Callable[[], Shapes],
-        name: str,
-        settings: Settings,
-    ) -> GraphDef | None:
+    def observe(case: GraphCase) -> GraphDef | None:
+        nodes = case.graph_def.node
         # It reports its tensors already.
-        if any(f"/{recording.RECORDER}_" in node.name for node in graph_def.node):
+        if any(f"/{recording.RECORDER}_" in node.name for node in nodes):
             return None
-        records = records_of(
-            GraphCase(graph_def, item, shapes(), settings, {}, name=name)
-        )
-        return records and recording.with_records(graph_def, records, recorder)
+        records = records_of(case)
+        return records and recording.with_records(case.graph_def, records, recorder)
 
-    host.current().observers.append(observe)
-    host.current().without_xla.append(without_xla)
-    running_scripts.switch_on(environment)
+    running_scripts.observe(observe, environment, without_xla)
     run()
 
 
