@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from tf_amp.commands._options import REWRITING, Options, environment_from
+from tf_amp.commands._options import Options, environment_from
 from tf_amp.commands._results import DONE
-from tf_amp.config.amp_config import VERBOSE
+from tf_amp.config.amp_config import OPTIONS, VERBOSE
 from tf_amp.config.setting_values import (
     LISTS,
     VERBS,
@@ -24,7 +24,7 @@ EXITS = {DONE: "and others: the script's own"}
 
 def add_options(options: Options) -> None:
     """Declare the options of the command."""
-    for name in (*REWRITING, "log_dir", "loss_scale", "tune", "fuse"):
+    for name in OPTIONS:
         options.setting(name)
     for verb in VERBS:
         options.checked(
@@ -35,8 +35,6 @@ def add_options(options: Options) -> None:
             metavar="LIST=OP,OP",
             help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
         )
-    for name in ("ranges", "check", "strict"):
-        options.setting(name)
     options.flag("-q", "--quiet", help="print nothing of tf-amp's own")
     options.flag("-v", "--verbose", dest="is_logged", help="print one line per graph")
     running_scripts.add_script_to(options.parser)

@@ -232,31 +232,32 @@ SETTINGS: Mapping[str, Setting] = {
 OWN_NAMES = tuple(row.variable for row in SETTINGS.values())
 # Whose values are paths, or may be.
 PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
-# What `tf-amp` shows of settings that are options, as arguments of argparse.
+# What `tf-amp` shows of settings that are options, as arguments of argparse; `run` has
+# them all, in this order.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "dtype": {"choices": LOW_DTYPES, "help": "this device's by default"},
     "opt_level": {
         "metavar": "LEVEL",
         "help": "; ".join(f"{name} {summary}" for name, summary in LEVELS.items()),
     },
-    "dtype": {"choices": LOW_DTYPES, "help": "this device's by default"},
     "device_profile": {"metavar": "NAME", "help": "plan for this device"},
-    "log_dir": {"metavar": "DIR", "help": "write graphs and plans there"},
-    "strict": {"action": "store_true", "help": "raise on failure"},
     "exclude": {
         "action": "append",
         "default": [],
         "metavar": "REGEX|@FILE",
         "help": "operations with such names stay float32; @FILE reads a list",
     },
-    "tune": {"help": "on (default) or off: whether own steps decide what is close"},
-    "fuse": {"metavar": "RULES", "help": "on (default), off, or rewrites beside types"},
+    "log_dir": {"metavar": "DIR", "help": "write graphs and plans there"},
     "loss_scale": {
         "metavar": "SCALE",
         "help": "dynamic, statistical, none, or a number; by default as the type needs "
         "it",
     },
+    "tune": {"help": "on (default) or off: whether own steps decide what is close"},
+    "fuse": {"metavar": "RULES", "help": "on (default), off, or rewrites beside types"},
     "ranges": {"metavar": "FILE", "help": "what `tf-amp ranges` wrote"},
     "check": {"choices": ("on", "off"), "help": "whether kernels are checked first"},
+    "strict": {"action": "store_true", "help": "raise on failure"},
 }
 
 
