@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -43,6 +44,7 @@ _BARS, _ROWS = 14, 40
 # Of the longest bar, what a bar is shown from.
 _SHOWN = 0.002
 _TINY_SECONDS = 1e-12
+_AXIS = "milliseconds per step"
 
 
 def text_of(plan: Plan) -> str:
@@ -216,8 +218,8 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
             (
                 scope,
                 node.label,
-                _short(node.seconds_float32 * _MILLI),
-                _short(node.seconds * _MILLI),
+                short_milliseconds(node.seconds_float32),
+                short_milliseconds(node.seconds),
                 _number_in(types, row.dtype),
                 _number_in(reasons, row.why),
                 _number_in(prefixes, node.prefix),
@@ -241,8 +243,9 @@ def _number_in(known: dict[_T, int], value: _T) -> int:
     return known.setdefault(value, len(known))
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.3g}")
+def short_milliseconds(seconds: float) -> float:
+    """Return a time in milliseconds, rounded to three digits, for a page."""
+    return float(f"{seconds * _MILLI:.3g}")
 
 
 def _waterfall(plan: Plan, nodes: Iterable[PlannedNode]) -> Any:
@@ -266,32 +269,29 @@ def _waterfall(plan: Plan, nodes: Iterable[PlannedNode]) -> Any:
         steps.append(("others", -sum(gains[name] for name in rest), 0.0))
     if casts:
         steps.append(("casts", casts, 0.0))
-    return _waterfall_figure(plan, steps)
-
-
-def _waterfall_figure(plan: Plan, steps: list[tuple[str, float, float]]) -> Any:
-    bases, level = [0.0], plan.seconds_before
-    for _, change, _ in steps:
-        bases.append(level)
-        level += change
-    names = ["float32", *(name for name, _, _ in steps), "plan"]
-    heights = [plan.seconds_before, *(c for _, c, _ in steps), plan.seconds_after]
-    errors = [0.0, *(error for _, _, error in steps), plan.gain_error]
-    colors = [
-        FLOAT32_COLOR,
-        *(CAST_COLOR if change > 0.0 else LOW_COLOR for _, change, _ in steps),
-        FLOAT32_COLOR if plan.is_empty else LOW_COLOR,
+    # Each bar begins where the one before ends; the first and the last stand on zero.
+    levels = itertools.accumulate(
+        (change for _, change, _ in steps), initial=plan.seconds_before
+    )
+    last_color = FLOAT32_COLOR if plan.is_empty else LOW_COLOR
+    bars = [
+        ("float32", 0.0, plan.seconds_before, 0.0, FLOAT32_COLOR),
+        *(
+            (name, level, change, error, CAST_COLOR if change > 0.0 else LOW_COLOR)
+            for (name, change, error), level in zip(steps, levels, strict=False)
+        ),
+        ("plan", 0.0, plan.seconds_after, plan.gain_error, last_color),
     ]
-    figure = page.empty_figure()
+    names, bases, heights, errors, colors = zip(*bars, strict=True)
+    figure = page.empty_figure(yaxis_title=_AXIS)
     figure.add_bar(
         x=names,
-        y=[_short(height * _MILLI) for height in heights],
-        base=[_short(base * _MILLI) for base in (*bases, 0.0)],
-        error_y={"type": "data", "array": [_short(e * _MILLI) for e in errors]},
+        y=list(map(short_milliseconds, heights)),
+        base=list(map(short_milliseconds, bases)),
+        error_y={"type": "data", "array": list(map(short_milliseconds, errors))},
         marker_color=colors,
         hovertemplate="%{x}: %{y:.3g} ms<extra></extra>",
     )
-    figure.update_yaxes(title="milliseconds per step")
     return figure
 
 
@@ -305,16 +305,16 @@ def _kept(nodes: Iterable[PlannedNode]) -> Any:
     least = _SHOWN * max(seconds.values())
     shown = [why for why in seconds if seconds[why] >= least]
     ranked = sorted(shown, key=lambda why: -seconds[why])
-    figure = page.empty_figure(height=80 + 34 * len(ranked))
+    figure = page.empty_figure(
+        height=80 + 34 * len(ranked), xaxis_title=_AXIS, yaxis_autorange="reversed"
+    )
     figure.add_bar(
         y=ranked,
-        x=[_short(seconds[why] * _MILLI) for why in ranked],
+        x=[short_milliseconds(seconds[why]) for why in ranked],
         orientation="h",
         marker_color=FLOAT32_COLOR,
         hovertemplate="%{y}: %{x:.3g} ms<extra></extra>",
     )
-    figure.update_xaxes(title="milliseconds per step")
-    figure.update_yaxes(autorange="reversed")
     return figure
 
 
@@ -324,9 +324,9 @@ def _table(plan: Plan) -> PageTable:
             without_call_scopes(str(row.slot)),
             row.op,
             row.dtype,
-            _short(row.seconds_float32 * _MILLI),
-            "-" if row.seconds_low is None else _short(row.seconds_low * _MILLI),
-            _short(row.cast_seconds * _MILLI),
+            short_milliseconds(row.seconds_float32),
+            "-" if row.seconds_low is None else short_milliseconds(row.seconds_low),
+            short_milliseconds(row.cast_seconds),
             row.why,
         )
         for row in plan.sorted_by_value().decisions[:_ROWS]
@@ -343,7 +343,7 @@ def _fusions(plan: Plan) -> PageTable | None:
         (
             each.rule,
             without_call_scopes(each.node),
-            _short(each.seconds * _MILLI) if each.seconds else "-",
+            short_milliseconds(each.seconds) if each.seconds else "-",
             str(each.reason),
         )
         for each in ranked[:_ROWS]

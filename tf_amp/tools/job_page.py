@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tf_amp
 from grappler_pass.planning.plan import Plan
+from tf_amp.report import page, plans
 from tf_amp.report.counts import counted
-from tf_amp.report.page import (
-    Card,
-    PageTable,
-    Section,
-    empty_figure,
-    page_from_sections,
-)
-from tf_amp.report.plans import CAST_COLOR, FLOAT32_COLOR, LOW_COLOR, sections_of
+from tf_amp.report.page import Card, PageTable, Section
+from tf_amp.report.plans import short_milliseconds
 from tf_amp.tools.job_record import JobRecord
 from tf_amp.tools.prediction import Prediction
 from tf_amp.tools.verify.verification import TensorCheck, Verification
@@ -39,7 +35,12 @@ def html_from_record(record: JobRecord, other: JobRecord | None = None) -> str:
 
     It takes Jinja2 and plotly; MissingExtraError without.
     """
-    drawn = tuple(_drawn(record.plans))
+    sizes = itertools.accumulate(
+        len({row.slot.node for row in plan.decisions}) for plan in record.plans
+    )
+    # Those that there is room for, of those that take longest first; one at least.
+    count = sum(size <= _MOST_NODES for size in sizes)
+    drawn = record.plans[: max(count, 1)]
     low = sum(not plan.is_empty for plan in record.plans)
     verb = "is" if low == 1 else "are"
     text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
@@ -47,24 +48,14 @@ def html_from_record(record: JobRecord, other: JobRecord | None = None) -> str:
     if other is not None:
         sections.append(_compared(record, other))
     for plan in drawn:
-        sections += sections_of(plan, f"{plan.graph}: " if len(drawn) > 1 else "")
+        sections += plans.sections_of(plan, f"{plan.graph}: " if len(drawn) > 1 else "")
     sections += sections_of_runs(record)
     if len(drawn) > 1 or len(record.plans) > len(drawn):
         sections.insert(1, _all_graphs(record, len(drawn)))
     if record.left_out:
         sections.append(Section("Left out", missing=" ".join(record.left_out)))
     note = f"tf-amp {tf_amp.__version__}"
-    return page_from_sections(f"Precision of {record.name}", sections, note)
-
-
-def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:
-    """Yield the plans that there is room for, those that take longest first."""
-    left = _MOST_NODES
-    for plan in plans:
-        left -= len({row.slot.node for row in plan.decisions})
-        if left < 0 and plan is not plans[0]:
-            return
-        yield plan
+    return page.page_from_sections(f"Precision of {record.name}", sections, note)
 
 
 def _cards(record: JobRecord) -> Iterator[Card]:
@@ -107,8 +98,8 @@ def _all_graphs(record: JobRecord, drawn: int) -> Section:
         (
             plan.graph,
             plan.low_dtype if not plan.is_empty else "float32",
-            float(f"{plan.seconds_before * _MILLI:.3g}"),
-            float(f"{plan.seconds_after * _MILLI:.3g}"),
+            short_milliseconds(plan.seconds_before),
+            short_milliseconds(plan.seconds_after),
             plan.speedup_text,
             plan.summary(),
         )
@@ -195,10 +186,12 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
     steps, scale_texts, skipped_texts, origins = zip(*scales, strict=True)
     # What is not finite is written as text.
     values, skipped = list(map(float, scale_texts)), list(map(float, skipped_texts))
-    figure = empty_figure(yaxis_type="log")
+    figure = page.empty_figure(
+        yaxis_type="log", xaxis_title="step", yaxis_title="loss scale", yaxis_dtick=1
+    )
     figure.add_scatter(
         x=steps, y=values, mode="lines", line_shape="hv", name="loss scale",
-        line_color=LOW_COLOR,
+        line_color=plans.LOW_COLOR,
     )  # fmt: skip
     before = [0.0, *skipped]
     lost = [n for n, count in enumerate(skipped) if count > before[n]]
@@ -209,8 +202,6 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
         mode="markers", name="steps skipped", marker_color=_BAD_COLOR,
         hovertemplate="step %{x}: %{text}<extra></extra>",
     )  # fmt: skip
-    figure.update_xaxes(title="step")
-    figure.update_yaxes(title="loss scale", dtick=1)
     return Section(
         title,
         f"{skipped[-1]:g} steps skipped; a point names the operation that "
@@ -232,7 +223,9 @@ def _gradients(run: Mapping[str, Any]) -> Section:
         row = {int(e): count for e, count in counts[layer].items()}
         total = sum(row.values()) or 1
         shares.append([row.get(e, 0) / total or None for e in full])
-    figure = empty_figure(height=120 + 26 * len(layers))
+    figure = page.empty_figure(
+        height=120 + 26 * len(layers), xaxis_title="exponent of 2, unscaled"
+    )
     figure.add_heatmap(
         x=list(full), y=layers, z=shares, colorscale="Teal",
         colorbar={"title": "share"},
@@ -244,7 +237,6 @@ def _gradients(run: Mapping[str, Any]) -> Section:
             x0=begin - 0.5, x1=end + 0.5, fillcolor="black", opacity=opacity,
             line_width=0,
         )  # fmt: skip
-    figure.update_xaxes(title="exponent of 2, unscaled")
     return Section(
         title,
         "Share of a layer's gradients by exponent. Shaded: what float16 holds, darker "
@@ -254,45 +246,46 @@ def _gradients(run: Mapping[str, Any]) -> Section:
 
 
 def _numbers(verification: Verification) -> Section:
+    # By their errors, first those that are no numbers.
+    errors = {check: check.mixed.relative for check in verification.checks}
+    checks = sorted(errors, key=lambda c: (errors[c] == errors[c], -errors[c]))
     rows = (
         (
             check.name,
             check.kind,
-            _short(check.mixed.relative),
-            _short(check.noise.relative),
+            float(f"{check.mixed.relative:.2g}"),
+            float(f"{check.noise.relative:.2g}"),
             verification.verdict_on(check).value,
         )
-        for check in _worst_first(verification)
+        for check in checks
     )
     columns = ("tensor", "kind", "relative error", "float32 again", "verdict")
     return Section(
         f"Numbers of {verification.graph or 'a graph'}",
         verification.verdict,
-        figure=_errors_figure(verification),
+        figure=_errors_figure(checks[:_TENSORS], verification.tolerance),
         table=PageTable(columns, tuple(rows)),
     )
 
 
-def _worst_first(verification: Verification) -> list[TensorCheck]:
-    """Return the checks by their errors, first those that are not numbers."""
-    errors = {check: check.mixed.relative for check in verification.checks}
-    return sorted(errors, key=lambda c: (errors[c] == errors[c], -errors[c]))
-
-
-def _errors_figure(verification: Verification) -> Any:
-    checks = _worst_first(verification)[:_TENSORS]
+def _errors_figure(checks: Sequence[TensorCheck], tolerance: float) -> Any:
     if not checks:
         return None
     names = [check.name for check in checks]
     series: dict[str, tuple[list[float | None], str]] = {
-        "mixed precision": ([c.mixed.relative for c in checks], LOW_COLOR),
-        "float32 again": ([c.noise.relative for c in checks], FLOAT32_COLOR),
+        "mixed precision": ([c.mixed.relative for c in checks], plans.LOW_COLOR),
+        "float32 again": ([c.noise.relative for c in checks], plans.FLOAT32_COLOR),
         "inputs and weights rounded": (
             [c.rounded.relative if c.rounded else None for c in checks],
-            CAST_COLOR,
+            plans.CAST_COLOR,
         ),
     }
-    figure = empty_figure(xaxis_type="log", height=160 + 24 * len(names))
+    figure = page.empty_figure(
+        xaxis_type="log",
+        xaxis_title=f"relative error; dashed: what is allowed; {_LEAST_TEXT}",
+        yaxis_autorange="reversed",
+        height=160 + 24 * len(names),
+    )
     for name, (errors, color) in series.items():
         shown = [None if e is None else max(e, _LEAST_ERROR) for e in errors]
         figure.add_scatter(
@@ -300,15 +293,18 @@ def _errors_figure(verification: Verification) -> Any:
             marker={"color": color, "size": 9},
             hovertemplate="%{y}: %{x:.2g}<extra></extra>",
         )  # fmt: skip
-    figure.add_vline(x=verification.tolerance, line_dash="dash", line_color=_BAD_COLOR)
-    figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(title=f"relative error; dashed: what is allowed; {_LEAST_TEXT}")
+    figure.add_vline(x=tolerance, line_dash="dash", line_color=_BAD_COLOR)
     return figure
 
 
 def _times_figure(prediction: Prediction) -> Any:
-    figure = empty_figure(xaxis_type="log", yaxis_type="log")
-    kinds = {"float32": FLOAT32_COLOR, "mixed": LOW_COLOR}
+    figure = page.empty_figure(
+        xaxis_type="log",
+        xaxis_title="measured milliseconds",
+        yaxis_type="log",
+        yaxis_title="predicted milliseconds",
+    )
+    kinds = {"float32": plans.FLOAT32_COLOR, "mixed": plans.LOW_COLOR}
     seen: list[float] = []
     for kind, color in kinds.items():
         rows = [(row.op, getattr(row, kind)) for row in prediction.ops]
@@ -334,10 +330,4 @@ def _times_figure(prediction: Prediction) -> Any:
         x=ends, y=ends, mode="lines", line={"dash": "dash", "color": "gray"},
         name="as predicted", hoverinfo="skip",
     )  # fmt: skip
-    figure.update_xaxes(title="measured milliseconds")
-    figure.update_yaxes(title="predicted milliseconds")
     return figure
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.2g}")

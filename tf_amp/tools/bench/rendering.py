@@ -282,7 +282,12 @@ def page_of(record: BenchRecord) -> str:
 
 
 def _figure(record: BenchRecord) -> Any:
-    figure = page.empty_figure(height=420)
+    figure = page.empty_figure(
+        height=420,
+        xaxis_title="batch size",
+        xaxis_type="category",
+        yaxis_title="speed-up",
+    )
     for method, speed_ups in groups(record):
         below, above = error_bars([each for _, each in speed_ups])
         figure.add_bar(
@@ -297,6 +302,4 @@ def _figure(record: BenchRecord) -> Any:
             },
         )
     figure.add_hline(1.0)
-    figure.update_xaxes(title="batch size", type="category")
-    figure.update_yaxes(title="speed-up")
     return figure

@@ -22,8 +22,8 @@ from tf_amp.tools.convert.job import ConversionJob
 from tf_amp.tools.convert.rewriting import unmixed
 from tf_amp.tools.ranges import joined, ranges_of
 from tf_amp.tools.verify.cases import named_leaves
-from tf_amp.tools.verify.verification import OUTPUT, Verification, default_tolerance
-from tf_amp.tools.verify.verifying import checks_of
+from tf_amp.tools.verify.verification import Verification
+from tf_amp.tools.verify.verifying import Controls
 
 _BATCH = 8
 _DEFAULT = "serving_default"
@@ -115,27 +115,22 @@ def compared(
         key: rounded(np.asarray(value), low_dtype) for key, value in inputs.items()
     }
     try:
-        expected = _results(float32, inputs)
-        runs = {"mixed": _results(mixed, inputs), "noise": _results(float32, inputs)}
-        kept = [(variable, variable.numpy()) for variable in variables]
+        expected, in_16_bits = _results(float32, inputs), _results(mixed, inputs)
+        noise = _results(float32, inputs)
+        stored = [(variable, variable.numpy()) for variable in variables]
         try:
-            for variable, value in kept:
+            for variable, value in stored:
                 variable.assign(rounded(value, low_dtype))
-            runs["rounded"] = _results(float32, moved)
+            controls = Controls(expected, noise, _results(float32, moved), low_dtype)
         finally:
-            for variable, value in kept:
+            for variable, value in stored:
                 variable.assign(value)
     except tf.errors.OpError as error:
         raise NotMeasurableError(
             f"verify: the model fails on {name.partition(', on ')[2]}: "
             f"{error.message}. Give inputs that suit it with --calibration."
         ) from error
-    return Verification(
-        graph=name,
-        checks=checks_of(expected, runs, dict.fromkeys(expected, OUTPUT)),
-        low_dtype=low_dtype,
-        tolerance=default_tolerance(low_dtype),
-    )
+    return controls.verification_of(in_16_bits, {}, graph=name)
 
 
 def _results(function: Callable[..., Any], inputs: data.Batch) -> dict[str, Array]:

@@ -49,6 +49,7 @@ from tf_amp.tools import explanation
 from tf_amp.tools.verify.cases import case_of
 from tf_amp.tools.verify.verification import (
     GRADIENT,
+    OUTPUT,
     Culprit,
     Difference,
     Judgement,
@@ -195,15 +196,43 @@ def verified(
     values: Values = completed(case, (case.graph_def, rewrite.graph_def))
     if rewrite.changed:
         values = with_lowered_scale(case, rewrite.graph_def, values)
-    controls = _Controls(case, values, tolerance)
-    verification = controls.verification_of(rewrite)
+    low_dtype = case.settings.low_dtype
+    moved = {name: rounded(value, low_dtype) for name, value in values.items()}
+    controls = Controls(
+        run(case, case.graph_def, values),
+        run(case, case.graph_def, values),
+        run(case, case.graph_def, moved),
+        low_dtype,
+    )
+    kinds = {watched.name: watched.kind for watched in case.watched}
+
+    def compared(rewrite: pipeline.Rewrite, **known: Any) -> Verification:
+        mixed = controls.float32
+        if rewrite.changed:
+            mixed = run(case, rewrite.graph_def, values)
+        known["graph"] = case.name
+        return controls.verification_of(mixed, kinds, tolerance, **known)
+
     missing = sum(name not in case.values for name in values)
     if missing and not data:
         data = f"made-up data for {missing} of {len(values)} inputs and variables"
-    verification = dataclasses.replace(verification, data=data)
-    if not bisect or verification.ok or rewrite.plan is None:
+    # Exclusions may match operations, or layers and other parts.
+    parts = {reason for _, reason in case.item.excluded}
+    bodies = conversion.bodies_of(case.graph_def).values()
+    names = [node.name for nodes in bodies for node in nodes]
+    excluded, plan = case.settings.exclude, rewrite.plan
+    of_ops = [p for p in excluded if p not in parts and not is_of_layer(p)]
+    verification = compared(
+        rewrite,
+        plan=plan.verdict().removeprefix(f"{plan.graph}: ") if plan else "",
+        low_operations=len(_low_nodes(plan)),
+        data=data,
+        excluded=excluded,
+        unmatched=unmatched(of_ops, names),
+    )
+    if not bisect or verification.ok or plan is None:
         return verification
-    return _with_culprits(verification, controls, rewrite.plan)
+    return _with_culprits(verification, case, plan, compared)
 
 
 def with_lowered_scale(case: GraphCase, graph_def: GraphDef, values: Values) -> Values:
@@ -260,57 +289,74 @@ def _low_nodes(plan: Plan | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
 
 
-class _Controls:
-    """Runs of a case in float32, which every rewrite of it is compared with.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Controls:
+    """Results in float32, which every run in mixed precision is compared with.
 
-    They are on the same values, twice, of which the second shows the noise, and once
-    with inputs and weights rounded to 16 bits. The tolerance is for relative errors.
+    All are by name of the tensor.
+
+    Attributes:
+      float32: on the same values.
+      noise: on these once more.
+      rounded: with inputs and weights rounded to 16 bits.
+      low_dtype: to which they are.
     """
 
-    def __init__(
-        self, case: GraphCase, values: Values, tolerance: float | None
-    ) -> None:
-        """Run a case in float32."""
-        low_dtype = case.settings.low_dtype
-        moved = {name: rounded(v, low_dtype) for name, v in values.items()}
-        self.case, self._values = case, values
-        self._expected = run(case, case.graph_def, values)
-        self._noise = run(case, case.graph_def, values)
-        self._rounded = run(case, case.graph_def, moved)
-        self._tolerance = (
-            default_tolerance(low_dtype) if tolerance is None else tolerance
-        )
+    float32: Mapping[str, Array]
+    noise: Mapping[str, Array]
+    rounded: Mapping[str, Array]
+    low_dtype: str
 
-    def verification_of(self, rewrite: pipeline.Rewrite) -> Verification:
-        """Run a rewrite of the case and compare."""
-        case, plan, mixed = self.case, rewrite.plan, self._expected
-        if rewrite.changed:
-            mixed = run(case, rewrite.graph_def, self._values)
-        runs = {"mixed": mixed, "noise": self._noise, "rounded": self._rounded}
-        kinds = {watched.name: watched.kind for watched in case.watched}
-        # Exclusions may match operations, or layers and other parts.
-        parts = {reason for _, reason in case.item.excluded}
-        bodies = conversion.bodies_of(case.graph_def).values()
-        names = [node.name for nodes in bodies for node in nodes]
-        excluded = case.settings.exclude
-        of_ops = [p for p in excluded if p not in parts and not is_of_layer(p)]
+    def verification_of(
+        self,
+        mixed: Mapping[str, Array],
+        kinds: Mapping[str, str],
+        tolerance: float | None = None,
+        **known: Any,
+    ) -> Verification:
+        """Return a verification with a row for every tensor that all runs have.
+
+        Kinds are "output", which is the default, and "gradient". The tolerance is for
+        relative errors; None: 8 roundings of the type. What else is known is passed on.
+        """
+        runs = {"mixed": mixed, "noise": self.noise, "rounded": self.rounded}
+        checks = []
+        for name, value in self.float32.items():
+            if not all(name in other for other in runs.values()):
+                continue
+            # Text and truth values are finite, and have no scale.
+            is_text = value.dtype.kind in "OSUb"
+            numbers = np.zeros(0) if is_text else value.astype(np.float64)
+            finite = numbers[np.isfinite(numbers)]
+            checks.append(
+                TensorCheck(
+                    name=name,
+                    kind=kinds.get(name, OUTPUT),
+                    dtype=str(value.dtype),
+                    shape=tuple(map(int, value.shape)),
+                    **{n: difference_of(value, each[name]) for n, each in runs.items()},
+                    non_finite=numbers.size - finite.size,
+                    scale=_norm(finite) / math.sqrt(finite.size or 1),
+                )
+            )
+        if tolerance is None:
+            tolerance = default_tolerance(self.low_dtype)
         return Verification(
-            graph=case.name,
-            checks=checks_of(self._expected, runs, kinds),
-            low_dtype=case.settings.low_dtype,
-            tolerance=self._tolerance,
-            plan=plan.verdict().removeprefix(f"{plan.graph}: ") if plan else "",
-            low_operations=len(_low_nodes(plan)),
-            excluded=excluded,
-            unmatched=unmatched(of_ops, names),
+            checks=tuple(checks),
+            low_dtype=self.low_dtype,
+            tolerance=tolerance,
+            **known,
         )
 
 
 def _with_culprits(
-    verification: Verification, controls: _Controls, plan: Plan
+    verification: Verification,
+    case: GraphCase,
+    plan: Plan,
+    compared: Callable[[pipeline.Rewrite], Verification],
 ) -> Verification:
     """Try parts of a plan beside the same controls until its culprits are known."""
-    case, low = controls.case, set(_low_nodes(plan))
+    low = set(_low_nodes(plan))
     view = GraphView.from_graph_def(case.graph_def, case.item)
     suspects = [view.nodes[index] for index in view.order]
     suspects = [node for node in suspects if node.name in low]
@@ -328,7 +374,7 @@ def _with_culprits(
         progress.report("trying parts of the plan", tries)
         kept = (*never_low, *(node.name for node in cleared))
         rewrite = _rewritten(case, kept, opt_level=_LEVEL)
-        return controls.verification_of(rewrite).ok
+        return compared(rewrite).ok
 
     culprits = []
     for node in culprits_among(suspects, holds_with) or ():
@@ -366,38 +412,6 @@ def culprits_among(
         end -= 1
         found.insert(0, suspects[end])
     return tuple(found)
-
-
-def checks_of(
-    expected: Mapping[str, Array],
-    runs: Mapping[str, Mapping[str, Array]],
-    kinds: Mapping[str, str],
-) -> tuple[TensorCheck, ...]:
-    """Return a row for every tensor of float32's run, by name.
-
-    Beside it stand the runs "mixed", "noise" and "rounded"; kinds are "output" and
-    "gradient".
-    """
-    checks = []
-    for name, value in expected.items():
-        if not all(name in other for other in runs.values()):
-            continue
-        # Text and truth values are finite, and have no scale.
-        is_text = value.dtype.kind in "OSUb"
-        numbers = np.zeros(0) if is_text else value.astype(np.float64)
-        finite = numbers[np.isfinite(numbers)]
-        checks.append(
-            TensorCheck(
-                name=name,
-                kind=kinds[name],
-                dtype=str(value.dtype),
-                shape=tuple(map(int, value.shape)),
-                **{run: difference_of(value, each[name]) for run, each in runs.items()},
-                non_finite=numbers.size - finite.size,
-                scale=_norm(finite) / math.sqrt(finite.size) if finite.size else 0.0,
-            )
-        )
-    return tuple(checks)
 
 
 def difference_of(float32: Array, other: Array) -> Difference:
