@@ -146,11 +146,11 @@ _FILE_CHECKS: Mapping[str, Callable[[str, str], object]] = {
 
 def environment_from(options: argparse.Namespace) -> dict[str, str]:
     """Return the variables of the settings that are given as options."""
-    given = {
+    values = {
         row.variable: getattr(options, row.option[2:].replace("-", "_"), None)
         for row in SETTINGS.values()
     }
-    return {name: text_of(value) for name, value in given.items() if value}
+    return {name: text_of(value) for name, value in values.items() if value}
 
 
 def _whole_number(text: str, least: int) -> int:
@@ -172,9 +172,9 @@ def check_model(options: argparse.Namespace) -> None:
                 "arguments belong to scripts."
             )
         return
-    given = [f"--{name}" for name in _OF_MODELS if getattr(options, name, None)]
-    if given:
+    foreign = [f"--{name}" for name in _OF_MODELS if getattr(options, name, None)]
+    if foreign:
         raise ConfigError(
-            f"{options.model} is a script: {' and '.join(given)} can be given with a "
+            f"{options.model} is a script: {' and '.join(foreign)} can be given with a "
             "SavedModel only."
         )

@@ -46,9 +46,9 @@ _STDOUT = 1
 SILENT_SECONDS = 15.0
 
 
-def exit_codes(own: Mapping[int, str] = MEANINGS) -> str:
+def exit_codes(of_command: Mapping[int, str] = MEANINGS) -> str:
     """Return a sentence of exit codes; by default those of no command."""
-    meanings = sorted({**_COMMON, **own}.items())
+    meanings = sorted({**_COMMON, **of_command}.items())
     return f"Exit codes: {'; '.join(f'{code} {what}' for code, what in meanings)}."
 
 
@@ -82,14 +82,14 @@ def _stream_beside_script() -> TextIO:
     returned leads where standard output did.
     """
     try:
-        kept, errors = os.dup(_STDOUT), sys.stderr.fileno()
+        standard, errors = os.dup(_STDOUT), sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
         # One of them is closed, or something else than a descriptor.
         return sys.stdout
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(errors, _STDOUT)
-    return open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    return open(standard, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 @contextlib.contextmanager

@@ -47,12 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(f"{line[0]!r} is no command, nor a script; did you mean {near[0]}?")
             return REFUSED
         line.insert(0, "run")
-    line, own = split(line)
+    line, script_arguments = split(line)
     options, unknown = _parser().parse_known_args(line)
     if unknown:
         # The command knows its options; the parser of all commands none of them.
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    options.script_arguments = own
+    options.script_arguments = script_arguments
     try:
         return int(options.command.main(options))
     except AmpError as error:
@@ -111,11 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in _commands().items():
         summary = command.SUMMARY
         description = f"{summary[0].upper()}{summary[1:]}."
-        own = subparsers.add_parser(name, help=summary, description=description)
-        own.set_defaults(command=command, parser=own)
-        command.add_options(Options(own))
+        subparser = subparsers.add_parser(name, help=summary, description=description)
+        subparser.set_defaults(command=command, parser=subparser)
+        command.add_options(Options(subparser))
         exits = exit_codes(command.EXITS)
-        own.epilog = " ".join(filter(None, (own.epilog, exits)))
+        subparser.epilog = " ".join(filter(None, (subparser.epilog, exits)))
     return parser
 
 

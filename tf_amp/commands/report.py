@@ -88,14 +88,14 @@ def _kind_of(source: pathlib.Path) -> str:
 
 def _check(options: argparse.Namespace, kind: str) -> None:
     """Refuse options that belong to another kind of source."""
-    given = {
+    received = {
         "--measure": (options.measure, ("model",)),
         "--batch": (options.batch, ("model",)),
         "--seconds": (options.seconds, ("script",)),
         "--device-profile": (options.device_profile, ("script", "model")),
         "arguments behind --": (options.script_arguments, ("script",)),
     }
-    for name, (value, kinds) in given.items():
+    for name, (value, kinds) in received.items():
         if value and kind not in kinds:
             raise ConfigError(
                 f"{name}: {options.model} is taken for a {kind}; allowed with a "
@@ -130,11 +130,13 @@ def _of_model(options: argparse.Namespace) -> JobRecord:
 
     if options.device_profile:
         enabling.enable(device_profile=options.device_profile)
-    found = explain_saved_model(
+    results = explain_saved_model(
         options.model, measure=options.measure, batch=options.batch
     )
-    predictions = tuple(each for each in found if isinstance(each, Prediction))
-    plans = tuple(each.plan if isinstance(each, Prediction) else each for each in found)
+    predictions = tuple(each for each in results if isinstance(each, Prediction))
+    plans = tuple(
+        each.plan if isinstance(each, Prediction) else each for each in results
+    )
     return JobRecord(options.model.resolve().name, plans, predictions=predictions)
 
 

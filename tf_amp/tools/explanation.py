@@ -159,9 +159,9 @@ def drafts_of(
         graph_def: GraphDef, item: Item, device_type: str
     ) -> tuple[Item, Settings]:
         config = config_for(graph_def)
-        own = item_of(graph_def, item.fetch, config)
-        preserve = (*item.preserve, *own.preserve)
-        item = dataclasses.replace(item, preserve=preserve, excluded=own.excluded)
+        marked = item_of(graph_def, item.fetch, config)
+        preserve = (*item.preserve, *marked.preserve)
+        item = dataclasses.replace(item, preserve=preserve, excluded=marked.excluded)
         return item, settings_of(config, device_type)
 
     is_graph = isinstance(fn, GraphDef)
@@ -169,12 +169,12 @@ def drafts_of(
     if not is_graph and is_compiled_function(fn):
         yield from compiled.drafts_of_compiled(fn.graph, of_body)
         return
-    graph_def, kept, name = traced_graph(fn, args, kwargs, fetches, batch)
+    graph_def, fetched, name = traced_graph(fn, args, kwargs, fetches, batch)
     config = config_for(graph_def)
-    graph_def = optimized(graph_def, kept)
+    graph_def = optimized(graph_def, fetched)
     draft = pipeline.draft_graph(
         graph_def,
-        item_of(graph_def, kept, config),
+        item_of(graph_def, fetched, config),
         settings_of(config, graph_settings.target_device_type(graph_def)),
         shapes=functools.partial(shapes_from_graph_def, graph_def),
         name=name,
@@ -200,8 +200,8 @@ def traced_graph(
         graph_def = grappler_preview.graph_with_variables(function.graph)
         if batch is not None:
             set_batch(graph_def, batch)
-        kept = grappler_preview.kept_nodes(function.graph)
-        return graph_def, kept, name_of(function.graph)
+        fetched = grappler_preview.kept_nodes(function.graph)
+        return graph_def, fetched, name_of(function.graph)
 
     def refusal(what: str) -> ValueError:
         return ValueError(
@@ -211,14 +211,14 @@ def traced_graph(
 
     if args and fetches is not None:
         raise refusal(f"received {args!r} beside fetches={fetches!r}")
-    given: tuple[Any, ...] = args if fetches is None else (fetches,)
+    listed: tuple[Any, ...] = args if fetches is None else (fetches,)
     # Names one by one, or one iterable of them.
-    if len(given) == 1 and isinstance(given[0], Iterable):
-        given = (given[0],) if isinstance(given[0], str) else tuple(given[0])
-    for name in given:
+    if len(listed) == 1 and isinstance(listed[0], Iterable):
+        listed = (listed[0],) if isinstance(listed[0], str) else tuple(listed[0])
+    for name in listed:
         if not isinstance(name, str):
             raise refusal(f"received {name!r} for a name")
-    names = tuple(map(name_in, given))
+    names = tuple(map(name_in, listed))
     present = {node.name for node in fn.node}
     missing = [name for name in names if name not in present]
     if missing:
@@ -228,10 +228,10 @@ def traced_graph(
     return fn, names, "graph"
 
 
-def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> Item:
+def item_of(graph_def: GraphDef, fetched: tuple[str, ...], config: AmpConfig) -> Item:
     """Return the item of a graph that Grappler has optimized."""
     return Item(
-        fetch=kept,
+        fetch=fetched,
         preserve=marks_from_graph_def(graph_def, scope_registry.canonical_id).strangers,
         excluded=excluded_parts(graph_def, config.exclude),
     )
@@ -269,13 +269,13 @@ def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None
     Raises:
       ConfigError: the function has no argument of one of these names.
     """
-    known, takes_any = _names_of(fn)
+    taken, takes_any = _names_of(fn)
     settings = inspect.signature(enable).parameters
     for name in named:
-        if name in known or (takes_any and name not in settings):
+        if name in taken or (takes_any and name not in settings):
             continue
-        own = inspect.signature(task).parameters.values()
-        allowed = sorted(p.name for p in own if p.kind is p.KEYWORD_ONLY)
+        parameters = inspect.signature(task).parameters.values()
+        allowed = sorted(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         remedy = ""
         if name in settings:
             remedy = (
@@ -285,7 +285,7 @@ def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None
         raise ConfigError(
             f"{task.__name__}: received {name}=; allowed are the settings "
             f"{', '.join(allowed)}, and the function's arguments"
-            f"{': ' if known else ''}{', '.join(sorted(known))}.{remedy}"
+            f"{': ' if taken else ''}{', '.join(sorted(taken))}.{remedy}"
         )
 
 
@@ -326,11 +326,11 @@ def explain_saved_model(
     which `measure` is passed.
     """
     functions = signatures_of(folder, signature)
-    found = {
+    by_name = {
         name: cast("Plan", _explained(each, batch=batch))
         for name, each in functions.items()
     }
-    plans = with_joined_names(found, lambda plan: dataclasses.replace(plan, graph=""))
+    plans = with_joined_names(by_name, lambda plan: dataclasses.replace(plan, graph=""))
     if not measure:
         return plans
     # The first of the names that a plan has now is enough.
@@ -346,13 +346,13 @@ def explain_saved_model(
 
 
 def with_joined_names(
-    found: Mapping[str, _T], key: Callable[[_T], Hashable]
+    results: Mapping[str, _T], key: Callable[[_T], Hashable]
 ) -> tuple[_T, ...]:
     """Return the first of those with the same key, its graph named as all of them."""
     names: dict[Hashable, list[str]] = {}
-    for name, each in found.items():
+    for name, each in results.items():
         names.setdefault(key(each), []).append(name)
     return tuple(
-        dataclasses.replace(found[same[0]], graph=", ".join(same))
+        dataclasses.replace(results[same[0]], graph=", ".join(same))
         for same in names.values()
     )

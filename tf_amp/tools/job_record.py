@@ -71,9 +71,9 @@ def record_from_path(path: pathlib.Path) -> JobRecord:
         return _joined(path.name, [_record_from_file(path)])
     records, left_out = _records_from_files(sorted(path.glob("*.json")))
     if not records:
-        found = " ".join(left_out[:1]) or "It has no JSON file."
+        first = " ".join(left_out[:1]) or "It has no JSON file."
         raise UnreadableRecordError(
-            f"{path} holds nothing that tf-amp writes. {found} TF_AMP_LOG=FOLDER has a "
+            f"{path} holds nothing that tf-amp writes. {first} TF_AMP_LOG=FOLDER has a "
             "job write its plans there."
         )
     joined = _joined(path.resolve().name, records)
@@ -156,19 +156,19 @@ def _record_of(values: Any) -> JobRecord:
 
 def _joined(name: str, records: Sequence[JobRecord]) -> JobRecord:
     """Return one record of all, the graph that takes longest first."""
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         field: tuple(each for record in records for each in getattr(record, field))
         for field in ("plans", "compared", "predictions", "verifications", "runs")
     }
     plans = []
-    for plan in dict.fromkeys(found["plans"]):
+    for plan in dict.fromkeys(columns["plans"]):
         # What was in doubt steps may have decided since.
-        own = [each for each in found["compared"] if each.graph == plan.graph]
-        if own and plan.outcome in _IN_DOUBT:
-            plan = dataclasses.replace(plan, outcome=str(own[-1]))
+        compared = [each for each in columns["compared"] if each.graph == plan.graph]
+        if compared and plan.outcome in _IN_DOUBT:
+            plan = dataclasses.replace(plan, outcome=str(compared[-1]))
         plans.append(plan)
-    found["plans"] = tuple(sorted(plans, key=lambda plan: -plan.seconds_before))
-    return JobRecord(name, **found)
+    columns["plans"] = tuple(sorted(plans, key=lambda plan: -plan.seconds_before))
+    return JobRecord(name, **columns)
 
 
 def record_from_collector(
@@ -181,7 +181,7 @@ def record_from_collector(
 
     What these have logged is in files.
     """
-    own = JobRecord(plans=tuple(collector.plans), compared=tuple(collector.compared))
+    here = JobRecord(plans=tuple(collector.plans), compared=tuple(collector.compared))
     records, left_out = _records_from_files(others)
-    joined = _joined(name, [own, *records])
+    joined = _joined(name, [here, *records])
     return dataclasses.replace(joined, loss_scale=loss_scale, left_out=tuple(left_out))

@@ -154,8 +154,8 @@ def _runner(function: Any, graph_def: GraphDef) -> Callable[..., Any]:
         graph = tf.compat.v1.get_default_graph()
         for variable in function.graph.variables:
             graph.watch_variable(variable)
-        given = tf.nest.flatten((args, kwargs), expand_composites=True)
-        tensors = [value for value in given if tf.is_tensor(value)]
+        leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
+        tensors = [value for value in leaves if tf.is_tensor(value)]
         fed = dict(zip(names, tensors, strict=True))
         fed |= {name: graph.capture(outer) for name, outer in captures}
         found = tf.graph_util.import_graph_def(graph_def, fed, results, name=_PREFIX)

@@ -337,11 +337,11 @@ def run_of(
 def _compared(sandboxes: Mapping[str, Sandbox], seconds: float) -> Verdict:
     """Return which graph's steps are faster, by as many as there is time for."""
     end = time.perf_counter() + seconds
-    found = Verdict(())
+    latest = Verdict(())
 
     def is_over(verdict: Verdict) -> bool:
-        nonlocal found
-        found = verdict
+        nonlocal latest
+        latest = verdict
         return len(verdict.pairs) >= _MOST_PAIRS
 
     with run_of(sandboxes, seconds) as run:
@@ -355,9 +355,9 @@ def _compared(sandboxes: Mapping[str, Sandbox], seconds: float) -> Verdict:
                 if before() + after() > _WARM_UP_SECONDS:
                     break
             alternate(before, after, is_over)
-    if len(found.pairs) < _FEWEST_PAIRS:
+    if len(latest.pairs) < _FEWEST_PAIRS:
         raise NotRunnableError("its steps take longer than there is time")
-    return found
+    return latest
 
 
 def _traced(
@@ -376,13 +376,13 @@ def _traced(
         for count in range(_MOST_TRACES):
             if count >= _FEWEST_TRACES and time.perf_counter() > end:
                 break
-            for name, found in least.items():
+            for name, of_graph in least.items():
                 metadata = tf.compat.v1.RunMetadata()
                 run.seconds(f"{name}/{STEP}", seconds, metadata)
                 for node, took in _seconds_by_node(metadata.step_stats).items():
-                    own = node.removeprefix(f"{name}/")
-                    if own != node:
-                        found[own] = min(took, found.get(own, took))
+                    bare_name = node.removeprefix(f"{name}/")
+                    if bare_name != node:
+                        of_graph[bare_name] = min(took, of_graph.get(bare_name, took))
     return least
 
 

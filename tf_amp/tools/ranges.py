@@ -70,10 +70,10 @@ def ranges(
       NotMeasurableError: the function cannot be run by itself; the message says why.
     """
     check_tensorflow()
-    given = list(batches)
-    if not given:
+    listed = list(batches)
+    if not listed:
         raise data.no_batch()
-    seen = ranges_of(_traced_for(fn, given[0]), given)
+    seen = ranges_of(_traced_for(fn, listed[0]), listed)
     return dataclasses.replace(seen, limit=limit, underflow=underflow, depth=depth)
 
 
@@ -147,8 +147,8 @@ def ranges_of(
     view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
     statistics, records = Statistics(), None
     for batch in progress.each(taken, "running batches"):
-        given = {**case.values, **data.batch_by_placeholder(function, batch)}
-        shaped = graph_cases.with_run_shapes(dataclasses.replace(case, values=given))
+        contents = {**case.values, **data.batch_by_placeholder(function, batch)}
+        shaped = graph_cases.with_run_shapes(dataclasses.replace(case, values=contents))
         values = graph_cases.completed(shaped, (case.graph_def,))
         records = records or statistics.records_of(view, shaped.known_shapes)
         sandbox = graph_cases.sandbox_of(shaped, case.graph_def, values)
@@ -159,7 +159,7 @@ def ranges_of(
     return statistics.ranges()
 
 
-def joined(found: Iterable[Ranges]) -> Ranges:
+def joined(several: Iterable[Ranges]) -> Ranges:
     """Return the rows of several graphs together; of equal ones, only the first.
 
     Tensors of the same name are distinguished by what was seen of them: inlined, graphs
@@ -167,7 +167,7 @@ def joined(found: Iterable[Ranges]) -> Ranges:
     """
     rows: dict[str, list[TensorRange]] = {}
     batches = 0
-    for each in found:
+    for each in several:
         batches = max(batches, each.batches)
         for seen in each.tensors:
             namesakes = rows.setdefault(seen.name, [])

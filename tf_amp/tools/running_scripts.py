@@ -54,20 +54,20 @@ def add_script_to(parser: argparse.ArgumentParser) -> None:
         "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
     )
     parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
-    own = parser.add_argument(
+    rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
     )
     # Else an error that lacks the script names them, too.
-    own.required = False
+    rest.required = False
 
 
-def switch_on(given: Mapping[str, str | None]) -> None:
+def switch_on(settings: Mapping[str, str | None]) -> None:
     """Set the switch and the settings given on the command line; None: not given.
 
     What is given goes before the environment, as it does in `enable`. A switch that
     says "off" is for programs started without this command.
     """
-    set_here = {name: value for name, value in given.items() if value is not None}
+    set_here = {name: value for name, value in settings.items() if value is not None}
     os.environ.update(set_here)
     # What others say of the same thing goes.
     if LOSS_SCALE in set_here:
@@ -183,11 +183,11 @@ def raised_by_script() -> Iterator[None]:
 
 def _set_first_folder(folder: pathlib.Path) -> None:
     """Look for modules where python would; for our own where they were found."""
-    own = str(pathlib.Path(__file__).resolve().parents[2])
+    root = str(pathlib.Path(__file__).resolve().parents[2])
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(folder)
-    if own not in sys.path:
-        sys.path.append(own)
+    if root not in sys.path:
+        sys.path.append(root)
 
 
 @contextlib.contextmanager

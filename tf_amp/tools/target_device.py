@@ -68,20 +68,20 @@ class Target:
         """Return a copy whose nodes name no device, and so run on this one."""
         return grappler_preview.without_devices(graph_def)
 
-    def optimized(self, graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    def optimized(self, graph_def: GraphDef, fetched: tuple[str, ...]) -> GraphDef:
         """Return the graph as TensorFlow would leave it for this device."""
         architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
         is_gpu = self.profile.kind == "gpu"
         cluster = private.cluster_of(architecture) if is_gpu else None
         if cluster is None:
-            return self.placed(grappler_preview.optimized_graph(graph_def, kept))
+            return self.placed(grappler_preview.optimized_graph(graph_def, fetched))
         on_gpu = grappler_preview.on_device(graph_def, "GPU")
-        request, options = grappler_preview.request_for(on_gpu, kept)
+        request, options = grappler_preview.request_for(on_gpu, fetched)
         # Prices do not depend on layouts, and it would warn of every absent kernel.
         rewrites = options.graph_options.rewrite_options
         rewrites.layout_optimizer = rewrites.OFF
-        found = grappler_preview.run_grappler(request, options, cluster)
-        return self.placed(graph_def if found is None else found)
+        rewritten = grappler_preview.run_grappler(request, options, cluster)
+        return self.placed(graph_def if rewritten is None else rewritten)
 
 
 def target_of(device_profile: str, low_dtype: str | None = None) -> Target:

@@ -183,14 +183,14 @@ class Task(Stored):
 
 def digest_of_file(path: pathlib.Path) -> str:
     """Return the digest of a file's content; ConfigError if it cannot be read."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
-                found.update(chunk)
+                digest.update(chunk)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def digest_of_module(name: str) -> str:

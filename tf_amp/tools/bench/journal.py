@@ -190,14 +190,14 @@ def sampled_values(computed: Any) -> list[float]:
         is_tensor = name.startswith(_FLOATS) and hasattr(leaf, "__array__")
         if is_tensor or isinstance(leaf, float):
             floating.append(leaf)
-    found: list[float] = []
+    numbers: list[float] = []
     for leaf in floating[:_MOST_VALUES]:
         flat = np.asarray(leaf).astype(np.float64).ravel()
         count = min(max(_MOST_VALUES // len(floating), 1), flat.size)
         if count:
             places = np.linspace(0, flat.size - 1, count, dtype=int)
-            found.extend(flat[places].tolist())
-    return found
+            numbers.extend(flat[places].tolist())
+    return numbers
 
 
 def leaves(structure: Any) -> Iterator[Any]:

@@ -145,7 +145,9 @@ def summarized(job: BenchJob, samples: Sequence[Sample]) -> tuple[BenchRow, ...]
         }
         reference = _measured(by_method[FLOAT32])
         again = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
-        rows += [_row(m, own, reference, again) for m, own in by_method.items() if own]
+        rows += [
+            _row(m, group, reference, again) for m, group in by_method.items() if group
+        ]
     return tuple(rows)
 
 
@@ -270,13 +272,13 @@ def continued(fresh: BenchRecord, path: pathlib.Path) -> BenchRecord:
     if not path.exists():
         return fresh
     try:
-        kept = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--json: {path} cannot be read: {error}.") from error
-    if not isinstance(kept, dict) or kept.get("version") != _VERSION:
+    if not isinstance(values, dict) or values.get("version") != _VERSION:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
     try:
-        record = from_plain(BenchRecord, kept)
+        record = from_plain(BenchRecord, values)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"--json: {path} does not hold what `tf-amp bench` writes: {error!r}."
@@ -300,13 +302,13 @@ def continued(fresh: BenchRecord, path: pathlib.Path) -> BenchRecord:
     return dataclasses.replace(record, samples=done)
 
 
-def _differing(kept: Any, given: Any, but: str) -> list[str]:
+def _differing(old: Any, new: Any, but: str) -> list[str]:
     """Return which fields of two dataclasses differ, all but one, and how."""
     write = functools.partial(json.dumps, ensure_ascii=False)
     return [
         f"{name} was {write(before)}, now {write(now)}"
-        for name, now in vars(given).items()
-        if name != but and (before := getattr(kept, name)) != now
+        for name, now in vars(new).items()
+        if name != but and (before := getattr(old, name)) != now
     ]
 
 
@@ -326,13 +328,13 @@ def context_of(target: Program) -> Context:
 
 def versions_of(packages: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the version of tf-amp, and of those packages that are installed."""
-    found = [("tf-amp", tf_amp.__version__)]
+    versions = [("tf-amp", tf_amp.__version__)]
     for name in packages:
         try:
-            found.append((name, metadata.version(name)))
+            versions.append((name, metadata.version(name)))
         except metadata.PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(versions)
 
 
 def revision_of(folder: pathlib.Path, but: Sequence[str] = ()) -> str:

@@ -132,10 +132,10 @@ def _remarks(record: BenchRecord, rows: Sequence[BenchRow]) -> Iterator[str]:
     # A line for each method, with what tf-amp has said of the first batch.
     no_ops = [row for row in rows if row.is_no_op]
     for method in dict.fromkeys(row.method for row in no_ops):
-        own = [row for row in no_ops if row.method == method]
-        sizes = ", ".join(str(row.batch) for row in own if row.batch is not None)
+        of_method = [row for row in no_ops if row.method == method]
+        sizes = ", ".join(str(row.batch) for row in of_method if row.batch is not None)
         where = f"{method}, batch {sizes}" if sizes else method
-        said = f": {own[0].note}" if own[0].note else ""
+        said = f": {of_method[0].note}" if of_method[0].note else ""
         yield f"{where}: a no-op, no 16-bit operation was executed{said}"
     if ended := {each.method for each in record.samples if each.was_ended}:
         yield (
@@ -240,13 +240,13 @@ def groups(
 ) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
     """Yield each method, and its speed-ups by batch size."""
     for method in record.job.methods:
-        found = [
+        speed_ups = [
             (row.batch, row.speed_up)
             for row in record.summary
             if row.method == method and row.speed_up is not None
         ]
-        if method != FLOAT32 and found:
-            yield method, found
+        if method != FLOAT32 and speed_ups:
+            yield method, speed_ups
 
 
 def error_bars(speed_ups: Sequence[SpeedUp]) -> tuple[list[float], list[float]]:

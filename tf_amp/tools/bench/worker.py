@@ -200,8 +200,8 @@ class _SessionRuns:
     def run(self, method: Method, session: Any, args: Any, kwargs: Any) -> Any:
         """Stand for the method; its arguments are those of `Session.run`."""
         journal = self._journal
-        given = dict(zip(_RUN_ARGUMENTS, args, strict=False)) | kwargs
-        fetches, feed_dict, options, metadata = map(given.get, _RUN_ARGUMENTS)
+        arguments = dict(zip(_RUN_ARGUMENTS, args, strict=False)) | kwargs
+        fetches, feed_dict, options, metadata = map(arguments.get, _RUN_ARGUMENTS)
         tensors = (each for each in leaves(fetches) if each is not None)
         names = (str(getattr(t, "name", t)).partition(":")[0] for t in tensors)
         name = ", ".join(names)[:_MOST_LETTERS]
@@ -215,7 +215,7 @@ class _SessionRuns:
             options = config_pb2.RunOptions(output_partition_graphs=True)
             metadata = config_pb2.RunMetadata()
         begin = journal.now()
-        found = method(fetches, feed_dict, options, metadata)
+        results = method(fetches, feed_dict, options, metadata)
         end = journal.now()
         if is_asked or count == 1:
             with journal.looking():
@@ -223,9 +223,9 @@ class _SessionRuns:
                 graphs = metadata.partition_graphs if is_asked else None
                 counts = count_ops_of_graphs(graphs) if graphs else None
                 self._numbers[key] = journal.function(name, counts)
-        journal.values(name, found)
+        journal.values(name, results)
         journal.call(self._numbers[key], begin, end)
-        return found
+        return results
 
 
 _FEWEST_STEPS = 12
@@ -253,8 +253,8 @@ def main() -> None:
         target, batch = job.target, run.batch
         if target.kind == SCRIPT or batch is None:
             size = "" if batch is None else str(batch)
-            given = [each.replace(BATCH_PLACE, size) for each in target.arguments]
-            running_scripts.run_script(target.name, given, as_module=False)
+            arguments = [each.replace(BATCH_PLACE, size) for each in target.arguments]
+            running_scripts.run_script(target.name, arguments, as_module=False)
             return
         if target.kind != FUNCTION:
             step = step_of_saved_model(target.name, target.signature, batch)
@@ -352,18 +352,18 @@ def step_of_function(name: str, batch: int, mode: str) -> Step:
     if not callable(function):
         raise ConfigError(f"{name}: {module.__file__} has no such function.")
     takes_mode = "mode" in inspect.signature(function).parameters
-    made = function(batch, mode=mode) if takes_mode else function(batch)
-    if isinstance(made, tuple) and 2 <= len(made) <= 3:
-        return _step_of_keras(name, made, batch, mode)
-    if callable(made):
-        return made  # type: ignore[no-any-return]
-    raise ConfigError(f"{name} returned {type(made).__name__}; wanted is {_FORMS}.")
+    result = function(batch, mode=mode) if takes_mode else function(batch)
+    if isinstance(result, tuple) and 2 <= len(result) <= 3:
+        return _step_of_keras(name, result, batch, mode)
+    if callable(result):
+        return result  # type: ignore[no-any-return]
+    raise ConfigError(f"{name} returned {type(result).__name__}; wanted is {_FORMS}.")
 
 
-def _step_of_keras(name: str, made: tuple[Any, ...], batch: int, mode: str) -> Step:
+def _step_of_keras(name: str, result: tuple[Any, ...], batch: int, mode: str) -> Step:
     import tensorflow as tf
 
-    model, *data = made
+    model, *data = result
     if not hasattr(model, "train_on_batch"):
         kind = type(model).__name__
         raise ConfigError(f"{name} returned a tuple with {kind}; wanted is {_FORMS}.")

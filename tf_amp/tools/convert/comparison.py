@@ -63,11 +63,11 @@ def compared_models(
 
     NotMeasurableError: the model cannot be run on made-up inputs.
     """
-    given, converted = (_parts_of(path, item) for path in (job.given, draft))
+    originals, converted = (_parts_of(path, item) for path in (job.given, draft))
     path, size = job.options.calibration, job.options.batch or _BATCH
-    found: dict[str, Verification] = {}
+    verifications: dict[str, Verification] = {}
     remarks: list[str] = []
-    for name, part in progress.each(tuple(given.items()), "comparing signatures"):
+    for name, part in progress.each(tuple(originals.items()), "comparing signatures"):
         specs = data.specs_of(part.function)
         words = "made-up inputs" if path is None else str(path)
         try:
@@ -80,7 +80,7 @@ def compared_models(
         except UnfitDataError as error:
             remarks.append(f"{name} is not verified: {error}")
             continue
-        found[name] = compared(
+        verifications[name] = compared(
             part.call,
             converted[name].call,
             inputs,
@@ -88,7 +88,7 @@ def compared_models(
             variables=part.variables,
             name=f"{name}, on {words}",
         )
-    return found, tuple(remarks)
+    return verifications, tuple(remarks)
 
 
 def compared(
@@ -156,17 +156,17 @@ def ranges_of_model(
             f"--calibration: {job.source} has no signature that could be fed; export "
             "it with one."
         )
-    found: list[Ranges] = []
+    ranges: list[Ranges] = []
     errors: dict[str, AmpError] = {}
     for name, part in parts.items():
         try:
             batches = data.batches_from_file(path, data.specs_of(part.function))
-            found.append(ranges_of(part.function, batches, fetches=item.fetch))
+            ranges.append(ranges_of(part.function, batches, fetches=item.fetch))
         except (UnfitDataError, NotMeasurableError) as error:
             errors[name] = error
-    if not found:
+    if not ranges:
         raise errors[_nearest(parts, path)]
-    return joined(found), tuple(
+    return joined(ranges), tuple(
         f"{name} did not run on the data, and what it alone computes may leave the "
         f"type's range: {why}"
         for name, why in errors.items()
@@ -192,10 +192,10 @@ def _function_of(graph_def: GraphDef, item: Item) -> Callable[..., Any]:
 
     def run(*inputs: Any) -> list[Any]:
         fed = {s.name: value for s, value in zip(specs, inputs, strict=True)}
-        found: list[Any] = tf.graph_util.import_graph_def(
+        results: list[Any] = tf.graph_util.import_graph_def(
             graph_def, fed, [f"{name}:0" for name in item.fetch], name=""
         )
-        return found
+        return results
 
     signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
     traced = tf.function(run, input_signature=signature).get_concrete_function()

@@ -99,7 +99,7 @@ class ConversionJob:
     options: ConversionOptions
     begin: float
 
-    def report(self, written: pathlib.Path, **found: Any) -> ConversionReport:
+    def report(self, written: pathlib.Path, **fields: Any) -> ConversionReport:
         """Return the report of what is `written`, with fields that were `found`."""
         return ConversionReport(
             source=str(self.source),
@@ -111,7 +111,7 @@ class ConversionJob:
             bytes_before=size_of(self.given),
             bytes_after=size_of(written),
             seconds=time.perf_counter() - self.begin,
-            **found,
+            **fields,
         )
 
 

@@ -63,25 +63,25 @@ def write(job: ConversionJob, draft: pathlib.Path) -> ConversionReport:
     if file is not None:
         file.check()
     item = _item_of(model.meta_graphs[0], is_frozen)
-    found, unobserved = _converted(job, model, item, file)
+    fields, unobserved = _converted(job, model, item, file)
     progress.report("writing")
-    stored = frozenset(found["storage"].variables)
+    stored = frozenset(fields["storage"].variables)
     files.write(model, job.given, draft, variables=not stored)
     if stored and file is not None:
-        dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[found["low_dtype"]]])
+        dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[fields["low_dtype"]]])
         file.write(draft / files.VARIABLES, stored, dtype)
-    warnings = list(found["warnings"])
+    warnings = list(fields["warnings"])
     if not has_signatures:
         warnings.append(
             "the model has no signatures; the functions of its objects were converted"
         )
-    warnings += (*rewriting.size_remarks(job.options, found["plans"]), *unobserved)
+    warnings += (*rewriting.size_remarks(job.options, fields["plans"]), *unobserved)
     if job.options.verify:
-        found["verifications"], unverified = comparison.compared_models(
-            job, draft, item, found["low_dtype"]
+        fields["verifications"], unverified = comparison.compared_models(
+            job, draft, item, fields["low_dtype"]
         )
         warnings += unverified
-    report = job.report(draft, **{**found, "warnings": tuple(warnings)})
+    report = job.report(draft, **{**fields, "warnings": tuple(warnings)})
     with contextlib.ExitStack() as stack:
         extras = draft / files.EXTRAS
         if is_frozen:

@@ -308,17 +308,17 @@ def mix(
     )
 
 
-def merged(found: Sequence[Mixed]) -> Mixed:
+def merged(results: Sequence[Mixed]) -> Mixed:
     """Return one outcome for all graphs of a model; the first one's comes first."""
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
     gains: dict[str, SignatureGain] = {}
-    for each in reversed(found):
+    for each in reversed(results):
         plans |= each.plans
         left_alone |= each.left_alone
         gains |= each.signatures
-    warnings = tuple(dict.fromkeys(w for each in found for w in each.warnings))
-    return found[0]._replace(
+    warnings = tuple(dict.fromkeys(w for each in results for w in each.warnings))
+    return results[0]._replace(
         plans=plans, left_alone=left_alone, signatures=gains, warnings=warnings
     )
 

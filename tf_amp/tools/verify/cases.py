@@ -62,17 +62,17 @@ def case_of(
       batch: stands for an unknown first dimension of the arguments.
     """
     if isinstance(fn, GraphDef):
-        graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
-        known = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
-        return _case_from_graph(graph_def, kept, known, settings, name=name)
+        graph_def, fetched, name = explanation.traced_graph(fn, args, kwargs, fetches)
+        fed = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
+        return _case_from_graph(graph_def, fetched, fed, settings, name=name)
     function = explanation.concrete_function(fn, args, kwargs)
     if values is None:
         values = arguments_by_placeholder(function, args, dict(kwargs))
     captured, names = captured_values(function)
-    graph_def, kept, name = explanation.traced_graph(function, batch=batch)
+    graph_def, fetched, name = explanation.traced_graph(function, batch=batch)
     return _case_from_graph(
         graph_def,
-        kept,
+        fetched,
         {**captured, **values},
         settings,
         name=name,
@@ -107,7 +107,7 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
 
 def _case_from_graph(
     graph_def: Any,
-    kept: tuple[str, ...],
+    fetched: tuple[str, ...],
     values: Mapping[str, Array],
     settings: Mapping[str, Any] = explanation.NO_ARGUMENTS,
     *,
@@ -121,10 +121,10 @@ def _case_from_graph(
     # What it calls is in 16 bits already, also where it stays float32 itself.
     is_compiled = is_compiled or stripping.has_rewritten(graph_def)
     if is_compiled:
-        optimized = _inlined_as_traced(graph_def, kept)
+        optimized = _inlined_as_traced(graph_def, fetched)
     else:
-        optimized = grappler_preview.optimized_graph(graph_def, kept)
-    case = _unwatched_case(optimized, kept, config, values, name)
+        optimized = grappler_preview.optimized_graph(graph_def, fetched)
+    case = _unwatched_case(optimized, fetched, config, values, name)
     if is_compiled:
         under_xla = settings_under_xla(case.settings)
         case = dataclasses.replace(case, settings=under_xla)
@@ -133,7 +133,7 @@ def _case_from_graph(
 
 def _unwatched_case(
     graph_def: Any,
-    kept: tuple[str, ...],
+    fetched: tuple[str, ...],
     config: AmpConfig,
     values: Mapping[str, Array],
     name: str,
@@ -142,7 +142,7 @@ def _unwatched_case(
     device_type = graph_settings.target_device_type(graph_def)
     return GraphCase(
         graph_def,
-        explanation.item_of(graph_def, kept, config),
+        explanation.item_of(graph_def, fetched, config),
         with_traced_shapes(graph_def, shapes_from_graph_def(graph_def)),
         graph_settings.settings_from_config(config, device_type),
         values,
@@ -183,21 +183,21 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> GraphCase:
     their values.
     """
     if isinstance(fn, GraphDef):
-        graph_def, kept, name = fn, tuple(fetches), ""
+        graph_def, fetched, name = fn, tuple(fetches), ""
         values: Mapping[str, Array] = {}
     else:
-        graph_def, kept, name = explanation.traced_graph(fn)
+        graph_def, fetched, name = explanation.traced_graph(fn)
         values, _ = captured_values(fn)
     config = explanation.config_for(graph_def)
-    inlined = _inlined_as_traced(graph_def, kept)
-    return _unwatched_case(inlined, kept, config, values, name)
+    inlined = _inlined_as_traced(graph_def, fetched)
+    return _unwatched_case(inlined, fetched, config, values, name)
 
 
-def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
+def _inlined_as_traced(graph_def: Any, fetched: tuple[str, ...]) -> Any:
     """Return a graph with its functions inlined, those rewritten for XLA as traced."""
     traced = copy.deepcopy(graph_def)
     stripping.restore_traced(traced)
-    return grappler_preview.inlined_graph(traced, kept)
+    return grappler_preview.inlined_graph(traced, fetched)
 
 
 def _outputs_of(function: Any) -> dict[str, str]:
@@ -217,7 +217,7 @@ def captured_cases(
     They are in the order they came. Also, by name, those that cannot be run again, with
     the reason.
     """
-    found: list[_Captured] = []
+    captures: list[_Captured] = []
     skipped: dict[str, str] = {}
     without_xla = WithoutXla()
 
@@ -226,19 +226,19 @@ def captured_cases(
             skipped[case.name] = "it has operations that XLA alone can run"
             return None
         whole = with_bodies(case.graph_def)
-        known = with_traced_shapes(whole, case.shapes)
-        case = watched(dataclasses.replace(case, graph_def=whole, shapes=known))
+        shapes = with_traced_shapes(whole, case.shapes)
+        case = watched(dataclasses.replace(case, graph_def=whole, shapes=shapes))
         try:
             contents = sandbox_of(case, whole, {}).contents
         except NotMeasurableError as error:
             skipped[case.name] = str(error)
             return None
         captured = _Captured(case, without_xla.behind(whole))
-        found.append(captured)
+        captures.append(captured)
         return Records(tuple(map(captured.tap, contents)))
 
     run_recorded(run, environment, records_of, without_xla)
-    return tuple(each.complete() for each in found if each.values), skipped
+    return tuple(each.complete() for each in captures if each.values), skipped
 
 
 def run_recorded(

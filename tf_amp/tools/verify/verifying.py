@@ -266,10 +266,10 @@ def with_lowered_scale(case: GraphCase, graph_def: GraphDef, values: Values) -> 
 
 
 def _rewritten(
-    case: GraphCase, kept: Iterable[str] = (), *, opt_level: str = ""
+    case: GraphCase, float32_nodes: Iterable[str] = (), *, opt_level: str = ""
 ) -> pipeline.Rewrite:
     """Run the pass on a case, at its own level by default; more nodes may be kept."""
-    tried = ((name, _REASON) for name in kept)
+    tried = ((name, _REASON) for name in float32_nodes)
     item = dataclasses.replace(case.item, excluded=(*case.item.excluded, *tried))
     level = opt_level or case.settings.opt_level
     return pipeline.optimize(
@@ -372,8 +372,8 @@ def _with_culprits(
             return False
         tries += 1
         progress.report("trying parts of the plan", tries)
-        kept = (*never_low, *(node.name for node in cleared))
-        rewrite = _rewritten(case, kept, opt_level=_LEVEL)
+        float32_nodes = (*never_low, *(node.name for node in cleared))
+        rewrite = _rewritten(case, float32_nodes, opt_level=_LEVEL)
         return compared(rewrite).ok
 
     culprits = []
@@ -399,19 +399,19 @@ def culprits_among(
     """
     if not holds_with(suspects):
         return None
-    found: list[_T] = []
+    culprits: list[_T] = []
     end = len(suspects)
-    while not holds_with(found):
+    while not holds_with(culprits):
         # All of `end` do hold, so that this is not tried.
         end = bisection.bisect_left(
             range(end),
             True,
             lo=1,
-            key=lambda length: holds_with([*suspects[:length], *found]),
+            key=lambda length: holds_with([*suspects[:length], *culprits]),
         )
         end -= 1
-        found.insert(0, suspects[end])
-    return tuple(found)
+        culprits.insert(0, suspects[end])
+    return tuple(culprits)
 
 
 def difference_of(float32: Array, other: Array) -> Difference:

@@ -64,7 +64,7 @@ def gradients_of(
     """
     hidden = frozenset(hidden_nodes(view, view.order))
     search = _Search(view, state_update_region(view, lists), shapes, hidden)
-    found: dict[Port, tuple[bool, Watched]] = {}
+    by_port: dict[Port, tuple[bool, Watched]] = {}
     updates = (
         node
         for node in view.nodes
@@ -76,11 +76,11 @@ def gradients_of(
             continue
         watched, port = gradient
         is_trained = search.is_read_outside(update)
-        if port not in found or is_trained > found[port][0]:
-            found[port] = (is_trained, watched)
+        if port not in by_port or is_trained > by_port[port][0]:
+            by_port[port] = (is_trained, watched)
     # Gradients, then other updates, each under a name of its own.
     ranked = sorted(
-        (watched for _, watched in found.values()), key=lambda w: w.kind != GRADIENT
+        (watched for _, watched in by_port.values()), key=lambda w: w.kind != GRADIENT
     )
     named: dict[str, Watched] = {}
     for watched in ranked:
