@@ -31,12 +31,7 @@ from grappler_pass.annotations import BARRIER, LOSS_SCALE
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
-from grappler_pass.graph.op_traits import (
-    has_effects,
-    is_random,
-    is_update,
-    magnifies_rounding,
-)
+from grappler_pass.graph.op_traits import has_effects, is_random, is_update
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node
 
@@ -316,7 +311,7 @@ def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int
         if node.op == "Cast":
             if slots.output_dtype(node.index, 0) in _INTEGERS:
                 to_integer += own
-        elif magnifies_rounding(node.op) and exact[own[0]]:
+        elif node.op in table.MAGNIFYING_OPS and exact[own[0]]:
             magnified += own
         elif node.op in table.TRIGONOMETRIC_OPS:
             angles += own

@@ -117,6 +117,7 @@ _NORMALIZATION_GRADIENT = _Why(
 _LOGARITHM = _Why(
     "logarithm: magnifies an error of its operand near 1", Errors.MAGNIFIES
 )
+_LOG_SOFTMAX = _Why(_LOGARITHM.text, Errors.MAGNIFIES)
 _BIAS = _Why("gradient of a bias: one sum per channel", Errors.REDUCES)
 _RANGE = "result leaves float16's range where bfloat16 holds it"
 _RANGE_FACTOR = _Why(_RANGE, Errors.SCALES)
@@ -182,7 +183,8 @@ _LISTS: Mapping[tuple[str, str], Mapping[_Why, str]] = {
         _MklFusedMish _MklSwish""",
         _ACTIVATION_GRADIENT: "EluGrad SeluGrad SigmoidGrad TanhGrad",
         _LINEAR: "LeakyRelu",
-        _LOGARITHM: "Log Log1p LogSoftmax",
+        _LOGARITHM: "Log Log1p",
+        _LOG_SOFTMAX: "LogSoftmax",
         _LINEAR_GRADIENT: "LeakyReluGrad",
         _SMOOTH_GRADIENT: "SoftplusGrad SoftsignGrad",
         _POOLING: "AvgPool AvgPool3D ResizeBilinear",
@@ -343,7 +345,10 @@ COMPARISON_OPS = _ops("", _COMPARISON)
 COMPARING_OPS = _ops("", _COMPARISON, _EXTREME_GRADIENT)
 # Their results are elements of their operands, bit by bit.
 SELECTING_OPS = _ops("NthElement", _EXTREME, _RANK)
-ROUNDING_OPS = _ops("", _ROUNDING)
+# They make another outcome of a whole number or a draw that is rounded: a uniform draw
+# just below 1 rounds to 1. A comparison falls out differently, a floor is 1, the
+# logarithm of its logarithm is infinite.
+MAGNIFYING_OPS = _ops("", _COMPARISON, _ROUNDING, _LOGARITHM)
 SHAPE_OPS = _ops("", _SHAPE)
 COUNTING_OPS = _ops("LinSpace Range")
 TRIGONOMETRIC_OPS = _ops("Cos Sin Tan")

@@ -24,7 +24,6 @@ _DRAWS = re.compile(
 )
 INPUT = "an input of the graph"
 RESULT = "a result of the graph"
-_MAGNIFYING = table.COMPARISON_OPS | table.ROUNDING_OPS | {"Log", "Log1p"}
 _PASSING = table.IDENTITY_OPS | table.SWITCH_OPS | {"IdentityN"}
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
 _VARIABLE = "a variable, whose type is stored with it"
@@ -91,15 +90,6 @@ def keeps_state_in_kernel(node: NodeDef) -> bool:
     if node.op in table.UNSHARED_OPS:
         return "shared_name" not in node.attr or not node.attr["shared_name"].s
     return any(name in node.attr and node.attr[name].i for name in _SEEDS)
-
-
-def magnifies_rounding(op: str) -> bool:
-    """Return whether rounding a whole number or a draw can make another outcome of it.
-
-    A uniform draw just below 1 rounds to 1: a comparison falls out differently, a floor
-    is 1, the logarithm of its logarithm is infinite.
-    """
-    return op in _MAGNIFYING
 
 
 @functools.cache
