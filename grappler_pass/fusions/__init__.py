@@ -10,11 +10,12 @@ OPTIMIZER_STEPS = "optimizer_steps"
 BATCH_STATISTICS = "batch_statistics"
 ROW_READS = "row_reads"
 GELU_GRADIENTS = "gelu_gradients"
-# What each saves.
+# What each saves, in the order in which they run: constants of a normalization wait for
+# what activates its input.
 GAINS = {
     CHANNEL_SCALES: "scales and shifts of channels are part of the product's kernel",
-    LAYER_NORMS: "one kernel in place of eight passes",
     FLAT_ACTIVATIONS: "bias and activation are part of the product's kernel",
+    LAYER_NORMS: "one kernel in place of eight passes",
     NORMALIZED_BIASES: "no bias is added, nor its gradient summed up, which is zero",
     KEPT_WEIGHTS: "computed once, until a variable changes",
     OPTIMIZER_STEPS: "one kernel in place of up to a dozen passes over the weight",
