@@ -9,6 +9,7 @@ optimizer's, or a normalization's: `optimizer_fusions` and `layer_fusions` of
 from __future__ import annotations
 
 import dataclasses
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from grappler_pass.annotations import FUSED
@@ -16,16 +17,11 @@ from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.reads import variable_of, variables_updated_by_rows
 from grappler_pass.fusions import (
     CHANNEL_SCALES,
-    FLAT_ACTIVATIONS,
-    GAINS,
     KEPT_WEIGHTS,
-    LAYER_NORMS,
-    NORMALIZED_BIASES,
+    RULE_TABLE,
     kept_weights,
 )
 from grappler_pass.fusions.matching import Match, NewNodes, PricedGraph
-from grappler_pass.fusions.normalizations import normalizations, normalized_biases
-from grappler_pass.fusions.products import activations, folds
 from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.shapes import variable_shape
@@ -52,12 +48,10 @@ _OPERATIONS = {
 }
 _GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
 _IN_FLOAT16 = "weights times small scales may lose bits in float16"
-# In this order, since constants of a normalization wait for what activates its input.
 _MATCHES: Mapping[str, Callable[[PricedGraph], Iterator[Match]]] = {
-    CHANNEL_SCALES: folds,
-    FLAT_ACTIVATIONS: activations,
-    LAYER_NORMS: normalizations,
-    NORMALIZED_BIASES: normalized_biases,
+    name: pkgutil.resolve_name(f"{__package__}.{rule.matches}")
+    for name, rule in RULE_TABLE.items()
+    if rule.matches
 }
 
 
@@ -139,7 +133,7 @@ def _with_rewrites(
       seconds: that each saves per step, with the node that it begins with.
       why_off: why none of them is done.
     """
-    done, left = Reason(Cause.FUSED, GAINS[rule]), Reason(Cause.FUSION_COST)
+    done, left = Reason(Cause.FUSED, RULE_TABLE[rule].gain), Reason(Cause.FUSION_COST)
     fusions, declined = list(draft.fusions), list(draft.declined_fusions)
     for node, saved in seconds:
         if why_off or saved <= 0.0:
@@ -168,7 +162,7 @@ def traced_kernels(graph: PricedGraph) -> tuple[Fusion, ...]:
             copy = OpCall("DeepCopy", {}, whole, whole)
             seconds = graph.model(node).price(copy, "float32").seconds
         seconds *= view.weight(node.index)
-        traced = Reason(Cause.TRACED, GAINS[rule])
+        traced = Reason(Cause.TRACED, RULE_TABLE[rule].gain)
         fusions.append(Fusion(rule, node.name, seconds, traced))
     return tuple(fusions)
 

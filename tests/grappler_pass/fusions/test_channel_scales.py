@@ -14,7 +14,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.fusions import GAINS, RULES
+from grappler_pass.fusions import RULE_TABLE, RULES
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.pipeline import Settings
@@ -45,7 +45,7 @@ def test_a_plan_says_what_was_folded() -> None:
     assert str(fusion.reason) in str(rewrite.plan)
     assert (fusion.reason.cause, fusion.reason.detail) == (
         Cause.FUSED,
-        GAINS["channel_scales"],
+        RULE_TABLE["channel_scales"].gain,
     )
     assert not rewrite.plan.declined_fusions
     assert Plan.from_json(rewrite.plan.to_json()) == rewrite.plan
