@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rich.box import SIMPLE
 from rich.console import Group
@@ -21,24 +21,13 @@ from tf_amp.report.display import bare_table, filled, plain_text
 from tf_amp.report.page import Card, PageTable, Section, Tree
 
 if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Fusion, Plan
+    from grappler_pass.planning.plan import Decision, Fusion, Plan
 
 _T = TypeVar("_T")
 FLOAT32_COLOR, LOW_COLOR, CAST_COLOR = "#8d99ae", "#2a9d8f", "#e9a23b"
 _MILLI = 1e3
 # Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
 _WIDTH = 4000
-_COLUMNS = (
-    "type attribute",
-    "op",
-    "dtype",
-    "f32 ms",
-    "16-bit ms",
-    "cast ms",
-    "estimate",
-    "shape",
-    "reason",
-)
 # Bars of a chart, and rows of a table on a page.
 _BARS, _ROWS = 14, 40
 # Of the longest bar, what a bar is shown from.
@@ -47,24 +36,51 @@ _TINY_SECONDS = 1e-12
 _AXIS = "milliseconds per step"
 
 
+class _Column(NamedTuple):
+    """A figure of each operation, as text and on a page.
+
+    Attributes:
+      in_text: its title in the text of a plan; empty where it is not shown.
+      on_page: its title in the table of a page, likewise.
+      value: returns text for a decision, or a time: seconds, None where there is none.
+    """
+
+    in_text: str
+    on_page: str
+    value: Callable[[Decision], str | float | None]
+
+
+_COLUMNS = (
+    _Column("type attribute", "", lambda row: str(row.slot)),
+    _Column("", "operation", lambda row: without_call_scopes(str(row.slot))),
+    _Column("op", "op", lambda row: row.op),
+    _Column("dtype", "type", lambda row: row.dtype),
+    _Column("f32 ms", "float32 ms", lambda row: row.seconds_float32),
+    _Column("16-bit ms", "16-bit ms", lambda row: row.seconds_low),
+    _Column("cast ms", "casts ms", lambda row: row.cast_seconds),
+    _Column("estimate", "", lambda row: f"{row.source}{_error_text(row)}" or "-"),
+    _Column("shape", "", lambda row: shape_text(row.shape)),
+    _Column("reason", "reason", lambda row: row.why),
+)
+
+
+def _error_text(row: Decision) -> str:
+    return f" ± {row.error:.0%}" if row.error else ""
+
+
 def text_of(plan: Plan) -> str:
     """Return a plan as text: its summary, and a line per decision, nothing cut off."""
+    columns = [column for column in _COLUMNS if column.in_text]
+    titles = [column.in_text for column in columns]
     rows = (
-        (
-            str(row.slot),
-            row.op,
-            row.dtype,
-            _milliseconds(row.seconds_float32),
-            _milliseconds(row.seconds_low),
-            _milliseconds(row.cast_seconds),
-            f"{row.source} ± {row.error:.0%}" if row.error else row.source or "-",
-            shape_text(row.shape),
-            row.why,
-        )
+        [
+            value if isinstance(value, str) else _milliseconds(value)
+            for value in (column.value(row) for column in columns)
+        ]
         for row in plan.decisions
     )
-    numbers = [name for name in _COLUMNS if name.endswith(" ms")]
-    table = filled(bare_table(), _COLUMNS, rows, numbers=numbers)
+    numbers = [title for title in titles if title.endswith(" ms")]
+    table = filled(bare_table(), titles, rows, numbers=numbers)
     fusions = plan.all_fusions
     parts = (
         plain_text(table, _WIDTH),
@@ -225,8 +241,8 @@ def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
                 _number_in(prefixes, node.prefix),
             )
         )
-        error = f" ± {row.error:.0%}" if row.error else ""
-        details.append(f"{row.op} {shape_text(row.shape)}, {row.source}{error}")
+        shape = shape_text(row.shape)
+        details.append(f"{row.op} {shape}, {row.source}{_error_text(row)}")
     return Tree(
         plan.graph or "graph",
         tuple(rows),
@@ -319,22 +335,17 @@ def _kept(nodes: Iterable[PlannedNode]) -> Any:
 
 
 def _table(plan: Plan) -> PageTable:
+    def cell(value: str | float | None) -> str | float:
+        if value is None:
+            return "-"
+        return value if isinstance(value, str) else short_milliseconds(value)
+
+    columns = [column for column in _COLUMNS if column.on_page]
     rows = tuple(
-        (
-            without_call_scopes(str(row.slot)),
-            row.op,
-            row.dtype,
-            short_milliseconds(row.seconds_float32),
-            "-" if row.seconds_low is None else short_milliseconds(row.seconds_low),
-            short_milliseconds(row.cast_seconds),
-            row.why,
-        )
+        tuple(cell(column.value(row)) for column in columns)
         for row in plan.sorted_by_value().decisions[:_ROWS]
     )
-    return PageTable(
-        ("operation", "op", "type", "float32 ms", "16-bit ms", "casts ms", "reason"),
-        rows,
-    )
+    return PageTable(tuple(column.on_page for column in columns), rows)
 
 
 def _fusions(plan: Plan) -> PageTable | None:
