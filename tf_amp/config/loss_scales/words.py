@@ -24,7 +24,8 @@ _CLASSES: dict[str, type[LossScale]] = {
     "dynamic": DynamicLossScale,
     "statistical": StatisticalLossScale,
 }
-_ALLOWED = 'a number, "none", "dynamic" or "statistical"'
+_WORDS = [f'"{word}"' for word in _CLASSES]
+_ALLOWED = f"a number, {', '.join(_WORDS[:-1])} or {_WORDS[-1]}"
 
 
 def loss_scale_from_words(value: object, name: str = "loss_scale") -> LossScale:
