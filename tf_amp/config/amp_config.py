@@ -21,7 +21,11 @@ from typing import Any, NamedTuple
 from grappler_pass.fusions import RULES
 from tf_amp.config import setting_values as values
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.config.loss_scales.words import loss_scale_from_words, words_from_loss_scale
+from tf_amp.config.loss_scales.words import (
+    ALLOWED_WORDS,
+    loss_scale_from_words,
+    words_from_loss_scale,
+)
 from tf_amp.config.setting_values import ListEdit
 from tf_amp.errors import ConfigError
 
@@ -250,8 +254,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "log_dir": {"metavar": "DIR", "help": "write graphs and plans there"},
     "loss_scale": {
         "metavar": "SCALE",
-        "help": "dynamic, statistical, none, or a number; by default as the type needs "
-        "it",
+        "help": f"{ALLOWED_WORDS}; by default as the type needs it",
     },
     "tune": {"help": "on (default) or off: whether own steps decide what is close"},
     "fuse": {"metavar": "RULES", "help": "on (default), off, or rewrites beside types"},

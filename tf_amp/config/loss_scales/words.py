@@ -25,7 +25,8 @@ _CLASSES: dict[str, type[LossScale]] = {
     "statistical": StatisticalLossScale,
 }
 _WORDS = [f'"{word}"' for word in _CLASSES]
-_ALLOWED = f"a number, {', '.join(_WORDS[:-1])} or {_WORDS[-1]}"
+# What may be said for a loss scale.
+ALLOWED_WORDS = f"a number, {', '.join(_WORDS[:-1])} or {_WORDS[-1]}"
 
 
 def loss_scale_from_words(value: object, name: str = "loss_scale") -> LossScale:
@@ -46,7 +47,7 @@ def loss_scale_from_words(value: object, name: str = "loss_scale") -> LossScale:
     if not isinstance(value, type) and all(hasattr(value, f) for f in functions):
         return value  # type: ignore[return-value]
     raise ConfigError(
-        f"{name}: received {value!r}; allowed are {_ALLOWED}, or an object with "
+        f"{name}: received {value!r}; allowed are {ALLOWED_WORDS}, or an object with "
         f"{', '.join(functions)}."
     )
 
@@ -66,7 +67,7 @@ def words_from_loss_scale(loss_scale: LossScale) -> str:
             return f"{word}:{changed}" if changed else word
     raise ConfigError(
         f"loss_scale: {loss_scale!r} cannot be written into a variable; allowed there "
-        f"are {_ALLOWED}."
+        f"are {ALLOWED_WORDS}."
     )
 
 
@@ -80,7 +81,7 @@ def _from_text(text: str, name: str) -> LossScale:
             arguments = (("value", float(text)),)
         except ValueError as error:
             raise ConfigError(
-                f"{name}: received {text!r}; allowed are {_ALLOWED}."
+                f"{name}: received {text!r}; allowed are {ALLOWED_WORDS}."
             ) from error
     try:
         return _shared(word, arguments)
