@@ -130,7 +130,7 @@ class AutoMixedPrecision(Callback):
 
         Args:
           dtype: "bfloat16" or "float16"; None lets each device choose.
-          loss_scale: "dynamic", "statistical", "none", a number, or a loss scale.
+          loss_scale: a loss scale, a number or words for one, see loss scaling.
           opt_level: "O0" to "O3".
           exclude: regular expressions and layers of the model; operations so named, or
             that such a layer makes, stay float32.

@@ -51,8 +51,8 @@ def enable(
       tune: "on" (default) or "off": whether the program's own steps decide what is
         close, or prices alone.
       fuse: names of rewrites beside types, "on" (default) or "off".
-      loss_scale: a loss scale, a number or words for one, whatever the type; by default
-        "dynamic" for float16 and "none" for bfloat16.
+      loss_scale: a loss scale, a number or words for one, see loss scaling, whatever
+        the type; by default "dynamic" for float16 and "none" for bfloat16.
       ranges: file from `tf-amp ranges`; what left the safe range stays float32.
       verbose: say on stderr what has become of the first graph, and the like.
       check: run 16-bit kernels of kinds that were found wrong before they are used.

@@ -161,8 +161,8 @@ def mixed_precision_scope(
 
     Args:
       dtype: "bfloat16" or "float16"; None lets each device choose.
-      loss_scale: "dynamic", "statistical", "none", a number, or a loss scale such as
-        `DynamicLossScale()`; honored whatever the dtype. None leaves the choice to it.
+      loss_scale: a loss scale such as `DynamicLossScale()`, a number or words for one,
+        see loss scaling; honored whatever the dtype. None leaves the choice to it.
       opt_level: "O0" to "O3"; "O1" unless `enable` or the environment says otherwise.
       exclude: regular expressions and Keras layers, added to those of `enable`;
         operations with such a name, or that such a layer makes when it is called, and
