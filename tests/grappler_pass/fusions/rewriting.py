@@ -14,6 +14,7 @@ from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import KEPT_WEIGHTS, RULES
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, Settings, optimize
@@ -26,18 +27,25 @@ PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
 def fused(
     text: str, shapes: Mapping[str, Shape | None], item: Item, **given: object
 ) -> Rewrite:
-    """Rewrite a graph; some shapes may be others than those of the rest."""
+    """Rewrite a graph; some shapes may be others than those of the rest.
+
+    Raises:
+      ValueError: the pass would ask for no shapes, and fuse nothing for that reason.
+    """
     sizes = {**shapes, **{name: given.pop(name) for name in shapes.keys() & given}}
     low_dtype = str(given.pop("low_dtype", "bfloat16"))
+    lists, graph_def = OpLists.for_dtype(low_dtype), graph_from_text(text)
+    if all(lists.list_of(node.op) != ALLOW for node in graph_def.node):
+        raise ValueError(f"a graph without a product, so no shape is known:\n{text}")
     settings = Settings(
         low_dtype=low_dtype,
-        lists=OpLists.for_dtype(low_dtype),
+        lists=lists,
         models={"CPU": PROFILE},
         fusions=RULES,
         home=Home("CPU"),
     )
     return optimize(
-        graph_from_text(text),
+        graph_def,
         item,
         dataclasses.replace(settings, **given),
         shapes=lambda: {name: (shape,) for name, shape in sizes.items()},

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from grappler_pass.fusions import KEPT_WEIGHTS, RULE_TABLE, RULES
 from grappler_pass.graph.view import Item
-from tests.grappler_pass.fusions.rewriting import CASES, Case, shape_from_text
+from tests.grappler_pass.fusions.rewriting import CASES, Case, fused, shape_from_text
+from tests.processes import ROOT
 from tests.text_graph import graph_from_text, text_from_graph
 
 VARIANTS = [(title, line) for title, case in CASES.items() for line in case.variants]
+
+
+def test_each_rule_has_its_row_in_the_documentation_and_its_section_here() -> None:
+    page = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("\n## Rewrites beside types\n")
+    section, _, _ = rest.partition("\n## ")
+    assert tuple(re.findall(r"^\| `(\w+)` \|", section, re.M)) == RULES
+    found = {name for name, rule in RULE_TABLE.items() if rule.matches}
+    assert {case.rule for case in CASES.values()} == {*found, KEPT_WEIGHTS}
+
+
+def test_a_graph_whose_shapes_nobody_asks_for_is_no_case() -> None:
+    with pytest.raises(ValueError, match="without a product"):
+        fused("x = Placeholder\nact = Tanh(x)", {"x": (8,)}, Item(("act",)))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
