@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
 from tf_amp.commands import _results
 from tf_amp.commands._options import Options, check_model
@@ -15,9 +14,6 @@ from tf_amp.errors import ConfigError
 from tf_amp.report.counts import counted
 from tf_amp.report.files import check_writable, write_whole
 from tf_amp.tensorflow_version import check_tensorflow
-
-if TYPE_CHECKING:
-    from tf_amp.config.ranges import Ranges
 
 SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit range"
 TAKES_SCRIPT = True
@@ -73,7 +69,12 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(seen.to_json(), file=source.stream, flush=True)
     elif seen.tensors:
-        _print(seen, options)
+        _results.show(seen.top(options.top))
+        unsafe = seen.unsafe(options.dtype)
+        operations, end = counted(len(unsafe), "operation"), ":" if unsafe else "."
+        print(f"{operations} would stay float32 in {options.dtype}{end}")
+        for name, why in list(unsafe.items())[: options.top]:
+            print(f"  {name}: {why}")
     if not seen.tensors:
         why = "" if source.is_model else f", since {_results.why_no_graph()}"
         say(f"no tensor was seen{why}.")
@@ -95,12 +96,3 @@ def _check_range(options: argparse.Namespace) -> None:
         raise ConfigError(
             f"{options.model} is a SavedModel: --data FILE.npz with inputs is needed."
         )
-
-
-def _print(seen: Ranges, options: argparse.Namespace) -> None:
-    _results.show(seen.top(options.top))
-    unsafe = seen.unsafe(options.dtype)
-    operations = counted(len(unsafe), "operation")
-    print(f"{operations} would stay float32 in {options.dtype}{':' if unsafe else '.'}")
-    for name, why in list(unsafe.items())[: options.top]:
-        print(f"  {name}: {why}")

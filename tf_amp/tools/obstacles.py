@@ -227,7 +227,14 @@ def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
     row, product = case.decision, case.product
     if not case.is_low and case.cause not in ("COST", "CASTS", "MARGIN"):
         # Op lists or the caller keep it in float32, whatever it costs.
-        return _reason_text(case), _list_remedy(case)
+        view, reason = case.draft.view, row.reason
+        why = str(reason)
+        if case.cause == "STATE_UPDATE":
+            why = reason.cause.value
+        elif reason.detail in view.index:
+            # The op of a culprit, so that alike nodes say alike.
+            why = f"{reason.cause.value}: {view.nodes[view.index[reason.detail]].op}"
+        return why, _list_remedy(case)
     if (wasteful := _wasteful_product(case)) is not None:
         return wasteful
     is_cast_heavy = row.cast_seconds >= _CAST_SHARE * case.seconds
@@ -259,17 +266,6 @@ def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
         "bound by memory: 16 bits halve what is moved, no more",
         "" if product is None else "wider layers do more with what they read",
     )
-
-
-def _reason_text(case: AuditedNode) -> str:
-    """Return the plan's reason; of a culprit the op, so that alike nodes say alike."""
-    reason = case.decision.reason
-    view = case.draft.view
-    if case.cause == "STATE_UPDATE":
-        return reason.cause.value
-    if reason.detail not in view.index:
-        return str(reason)
-    return f"{reason.cause.value}: {view.nodes[view.index[reason.detail]].op}"
 
 
 def _list_remedy(case: AuditedNode) -> str:

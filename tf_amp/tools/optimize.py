@@ -158,9 +158,9 @@ def _runner(function: Any, graph_def: GraphDef) -> Callable[..., Any]:
         tensors = [value for value in leaves if tf.is_tensor(value)]
         fed = dict(zip(names, tensors, strict=True))
         fed |= {name: graph.capture(outer) for name, outer in captures}
-        found = tf.graph_util.import_graph_def(graph_def, fed, results, name=_PREFIX)
+        imported = tf.graph_util.import_graph_def(graph_def, fed, results, name=_PREFIX)
         # Some places of the structure hold no tensor.
-        structure, left = function.structured_outputs, iter(found)
+        structure, left = function.structured_outputs, iter(imported)
         places = tf.nest.flatten(structure, expand_composites=True)
         filled = [None if place is None else next(left) for place in places]
         return tf.nest.pack_sequence_as(structure, filled, expand_composites=True)

@@ -445,12 +445,12 @@ def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:
     Of several instances of one, that with the most in 16 bits counts.
     """
     called = {n for n, at, _ in seen[CALL] if begin <= at <= end}
-    found: dict[str, OpCounts] = {}
+    by_name: dict[str, OpCounts] = {}
     for number, name, ops in seen[FUNCTION]:
         if number in called:
             if ops is None:
                 return None
             counts = OpCounts(**ops)
-            found[name] = max(counts, found.get(name, counts), key=lambda c: c.low)
-    columns = zip(*map(dataclasses.astuple, found.values()), strict=True)
-    return OpCounts(*map(sum, columns)) if found else None
+            by_name[name] = max(counts, by_name.get(name, counts), key=lambda c: c.low)
+    columns = zip(*map(dataclasses.astuple, by_name.values()), strict=True)
+    return OpCounts(*map(sum, columns)) if by_name else None

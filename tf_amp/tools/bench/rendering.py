@@ -57,10 +57,10 @@ def cells(row: BenchRow) -> tuple[str, ...]:
     items, speed_up, ops, verdict = "-", "-", "?", row.verdict
     if (rate := row.items_per_second) is not None:
         items = f"{rate:,.0f}" if rate >= 1000.0 else f"{rate:.4g}"
-    if (found := row.speed_up) is not None:
-        speed_up = f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
+    if (ratio := row.speed_up) is not None:
+        speed_up = f"{ratio.median:.2f} ({ratio.lowest:.2f}-{ratio.highest:.2f})"
         if row.method == AGAIN:
-            verdict = f"{verdict} {_noise(found):.0%}"
+            verdict = f"{verdict} {_noise(ratio):.0%}"
     if row.ops is not None:
         no_op = " no-op" if row.is_no_op else ""
         ops = f"{row.ops.low} of {row.ops.total}{no_op}"

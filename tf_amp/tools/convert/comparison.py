@@ -63,7 +63,7 @@ def compared_models(
 
     NotMeasurableError: the model cannot be run on made-up inputs.
     """
-    originals, converted = (_parts_of(path, item) for path in (job.given, draft))
+    originals, converted = (_parts_of(path, item) for path in (job.path, draft))
     path, size = job.options.calibration, job.options.batch or _BATCH
     verifications: dict[str, Verification] = {}
     remarks: list[str] = []
@@ -150,7 +150,7 @@ def ranges_of_model(
     path = job.options.calibration
     if path is None:
         return None, ()
-    parts = _parts_of(job.given, item)
+    parts = _parts_of(job.path, item)
     if not parts:
         raise ConfigError(
             f"--calibration: {job.source} has no signature that could be fed; export "

@@ -92,10 +92,10 @@ def convert(
         to=to,
     )
     with contextlib.ExitStack() as stack:
-        given = source
+        path = source
         if kind is files.Kind.KERAS:
             exported = files.exported(source, allow_lambda=allow_lambda)
-            given = stack.enter_context(exported)
+            path = stack.enter_context(exported)
         draft = stack.enter_context(files.replacing(target))
-        job = ConversionJob(source, given, target, kind.value, options, begin)
+        job = ConversionJob(source, path, target, kind.value, options, begin)
         return models.write(job, draft)

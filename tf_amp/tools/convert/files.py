@@ -207,10 +207,10 @@ def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path
             "model.export(folder)."
         ) from error
     with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
-        given = pathlib.Path(folder) / path.stem
+        folder_of_model = pathlib.Path(folder) / path.stem
         with unreadable(f"{path} is loaded, but Keras cannot export it", Exception):
-            model.export(str(given), verbose=False)
-        yield given
+            model.export(str(folder_of_model), verbose=False)
+        yield folder_of_model
 
 
 _AT_FDCWD = -100

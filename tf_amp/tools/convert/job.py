@@ -30,11 +30,11 @@ class ConversionOptions:
     """What the user wants; names and meanings are those of `tf_amp.convert`.
 
     Attributes:
-      given: the settings that were given.
-      config: those in force, with the given ones in it.
+      settings: those that go before what is in force.
+      config: what is in force, with them in it.
     """
 
-    given: Mapping[str, Any]
+    settings: Mapping[str, Any]
     config: AmpConfig
     keep_io: bool = True
     weights: str = FLOAT32
@@ -87,13 +87,13 @@ def options_from(
 class ConversionJob:
     """What is converted, to what, and how.
 
-    Source and target are as the user named them; what is read is the source, or what a
+    Source and target are as the user named them; `path` is read: the source, or what a
     Keras file was exported to. The work began at `begin`, in seconds of
     `time.perf_counter`.
     """
 
     source: pathlib.Path
-    given: pathlib.Path
+    path: pathlib.Path
     target: pathlib.Path
     kind: str
     options: ConversionOptions
@@ -108,7 +108,7 @@ class ConversionJob:
             to=self.options.to,
             opt_level=self.options.config.opt_level,
             weights=self.options.weights,
-            bytes_before=size_of(self.given),
+            bytes_before=size_of(self.path),
             bytes_after=size_of(written),
             seconds=time.perf_counter() - self.begin,
             **fields,

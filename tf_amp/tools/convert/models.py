@@ -48,25 +48,25 @@ def write(job: ConversionJob, draft: pathlib.Path) -> ConversionReport:
     programs look for, never lies there without it.
     """
     if job.options.to == FLOAT32:
-        _take_back(job.given, draft)
+        _take_back(job.path, draft)
         return job.report(draft)
-    is_frozen = job.given.is_file()
-    model = files.read(job.given)
+    is_frozen = job.path.is_file()
+    model = files.read(job.path)
     has_signatures = is_frozen or any(
         not name.startswith("__")
         for meta_graph in model.meta_graphs
         for name in meta_graph.signature_def
     )
     _refuse_options(job, is_frozen=is_frozen, has_signatures=has_signatures)
-    _refuse_converted(files.extras_of(job.given))
-    file = VariablesFile.of(job.given)
+    _refuse_converted(files.extras_of(job.path))
+    file = VariablesFile.of(job.path)
     if file is not None:
         file.check()
     item = _item_of(model.meta_graphs[0], is_frozen)
     fields, unobserved = _converted(job, model, item, file)
     progress.report("writing")
     stored = frozenset(fields["storage"].variables)
-    files.write(model, job.given, draft, variables=not stored)
+    files.write(model, job.path, draft, variables=not stored)
     if stored and file is not None:
         dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[fields["low_dtype"]]])
         file.write(draft / files.VARIABLES, stored, dtype)
@@ -87,7 +87,7 @@ def write(job: ConversionJob, draft: pathlib.Path) -> ConversionReport:
         if is_frozen:
             extras = stack.enter_context(files.replacing(files.beside(job.target)))
         report.save(extras)
-        _keep(job.given, extras)
+        _keep(job.path, extras)
     return report
 
 
@@ -136,7 +136,7 @@ def _converted(
             "share their variables; only models with one graph can store them low."
         )
     # Signatures may name other tensors by now.
-    items = [_item_of(each, job.given.is_file()) for each in graphs]
+    items = [_item_of(each, job.path.is_file()) for each in graphs]
     mixed = [
         rewriting.mix(meta_graph, of_graph, planner, options, file)
         for meta_graph, of_graph in zip(graphs, items, strict=True)
@@ -206,18 +206,18 @@ _LEFT_OUT = "_left_out"
 _LARGE_BYTES = 1024
 
 
-def _keep(given: pathlib.Path, extras: pathlib.Path) -> None:
+def _keep(path: pathlib.Path, extras: pathlib.Path) -> None:
     """Write a model's graphs as they are into the folder of its report.
 
     Large constants lose their values, which are in the converted model, too.
     """
-    original = files.read(given)
+    original = files.read(path)
     for meta_graph in original.meta_graphs:
         for node in _constants(meta_graph.graph_def).values():
             if node.attr["value"].tensor.ByteSize() > _LARGE_BYTES:
                 node.attr["value"].Clear()
                 node.attr[_LEFT_OUT].b = True
-    content = files.bytes_from_model(original, is_frozen=given.is_file())
+    content = files.bytes_from_model(original, is_frozen=path.is_file())
     (extras / _FILE).write_bytes(gzip.compress(content, mtime=0))
 
 
@@ -233,8 +233,8 @@ def _take_back(given: pathlib.Path, draft: pathlib.Path) -> None:
     with files.unreadable(f"{path} is damaged", OSError, EOFError, DecodeError):
         content = gzip.decompress(path.read_bytes())
         original = files.model_from_bytes(content, is_frozen=given.is_file())
-    for own, other in zip(original.meta_graphs, converted.meta_graphs, strict=True):
-        _fill_constants(own.graph_def, other.graph_def)
+    for before, after in zip(original.meta_graphs, converted.meta_graphs, strict=True):
+        _fill_constants(before.graph_def, after.graph_def)
     file = VariablesFile.of(given)
     files.write(original, given, draft, variables=file is None)
     if file is not None:
@@ -263,23 +263,23 @@ def _refuse_converted(extras: pathlib.Path) -> None:
 def _report(extras: pathlib.Path) -> dict[str, Any]:
     path = extras / JSON_FILE
     with files.unreadable(f"{path} cannot be read", OSError, ValueError):
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
 
 
 def _fill_constants(original: GraphDef, converted: GraphDef) -> None:
     """Put the values left out, in float32, back into `original`, in place."""
-    found = _constants(converted)
+    constants = _constants(converted)
     for key, node in _constants(original).items():
         if _LEFT_OUT not in node.attr:
             continue
-        if key not in found:
+        if key not in constants:
             raise UnreadableModelError(
                 f"constant {key[1]!r} is gone from the converted model; it was "
                 "changed since it was written."
             )
         del node.attr[_LEFT_OUT]
-        node.attr["value"].CopyFrom(found[key].attr["value"])
+        node.attr["value"].CopyFrom(constants[key].attr["value"])
         # The type is the one that the node says.
         value, dtype = node.attr["value"].tensor, node.attr["dtype"].type
         if value.dtype != dtype:

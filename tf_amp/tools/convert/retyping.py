@@ -308,7 +308,7 @@ def _retype_wrappers(meta_graph: MetaGraphDef, low_dtype: int) -> dict[str, _Ret
     """Change the functions that the objects of a model call its signatures."""
     objects = meta_graph.object_graph_def
     library = conversion.library_of(meta_graph.graph_def)
-    nodes, found = objects.nodes, {}
+    nodes, retyped = objects.nodes, {}
     for root in nodes[0].children if nodes else ():
         if root.local_name != "signatures":
             continue
@@ -318,10 +318,10 @@ def _retype_wrappers(meta_graph: MetaGraphDef, low_dtype: int) -> dict[str, _Ret
             name = str(node.bare_concrete_function.concrete_function_name)
             concrete = objects.concrete_functions[name]
             bound = len(concrete.bound_inputs)
-            found[name] = _retype_function(library[name], library, bound, low_dtype)
+            retyped[name] = _retype_function(library[name], library, bound, low_dtype)
             _retype_structure(concrete.canonicalized_input_signature, low_dtype)
             _retype_structure(concrete.output_signature, low_dtype)
-    return found
+    return retyped
 
 
 def _retype_function(

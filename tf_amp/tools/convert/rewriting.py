@@ -176,10 +176,10 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
     set_batch(sized, batch)
     inferred = _imported(sized)
 
-    def known(found: Shape | None, written: Shape | None) -> Shape | None:
+    def known(inferred_shape: Shape | None, written: Shape | None) -> Shape | None:
         """Return what was inferred if all of it is known, else what was written."""
-        if found is not None and None not in found:
-            return found
+        if inferred_shape is not None and None not in inferred_shape:
+            return inferred_shape
         is_open = written and written[0] is None
         return (batch, *written[1:]) if written and is_open else written
 
@@ -248,7 +248,7 @@ def planner_for(
     options: ConversionOptions, graph_def: GraphDef, seen: Ranges | None
 ) -> Planner:
     """Return what graphs are rewritten with, given ranges on data if there are any."""
-    if (profile := options.given.get("device_profile")) is not None:
+    if (profile := options.settings.get("device_profile")) is not None:
         target = target_device.target_of(profile, options.config.dtype)
         device_type, chosen = target.device_type, target.settings(options.config)
     else:
@@ -276,7 +276,7 @@ def mix(
     nodes = list(_all_nodes(graph_def))
     warnings = [
         f"the exclusion {pattern!r} matches no operation of the model"
-        for pattern in unmatched(options.given["exclude"], [n.name for n in nodes])
+        for pattern in unmatched(options.settings["exclude"], [n.name for n in nodes])
     ]
     functions = conversion.library_of(graph_def)
     ops = Counter(str(node.op) for node in nodes if node.op not in functions)
@@ -352,10 +352,10 @@ def _signature_gains(
         called["graph"] = (MAIN,)
     gains = {}
     for name, functions in called.items():
-        if found := [plans[each] for each in functions if each in plans]:
+        if of_signature := [plans[each] for each in functions if each in plans]:
             gains[name] = SignatureGain(
-                sum(plan.seconds_before for plan in found),
-                sum(plan.seconds_after for plan in found),
+                sum(plan.seconds_before for plan in of_signature),
+                sum(plan.seconds_after for plan in of_signature),
             )
     return gains
 
@@ -367,15 +367,15 @@ def _all_nodes(graph_def: GraphDef) -> Iterator[NodeDef]:
 def _refuse_mixed(graph_def: GraphDef) -> None:
     """Refuse products and convolutions in 16 bits, named as "MatMul in bfloat16"."""
     lists = [OpLists.for_dtype(name) for name in LOW_DTYPES]
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in _all_nodes(graph_def):
         types = (v.type for v in node.attr.values() if v.WhichOneof("value") == "type")
         dtype = next((DTYPE_NAMES[each] for each in types if each in _LOW), "")
         if dtype and any(each.list_of(node.op) == ALLOW for each in lists):
-            found[f"{node.op} in {dtype}"] += 1
-    if found:
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+            counts[f"{node.op} in {dtype}"] += 1
+    if counts:
+        listed = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
         raise AlreadyMixedError(
-            f"the model is in mixed precision already: {counts}; it was left as it is. "
+            f"the model is in mixed precision already: {listed}; it was left as it is. "
             "One that was converted goes back to float32 with --to float32."
         )

@@ -97,9 +97,9 @@ class VariablesFile:
         saved = TrackableObjectGraph.FromString(self.value(_OBJECTS))
 
         def children_of(pair: tuple[int, int]) -> Iterator[tuple[int, int]]:
-            own, other = pair
+            number, other = pair
             below = {c.local_name: c.node_id for c in saved.nodes[other].children}
-            for child in objects.nodes[own].children:
+            for child in objects.nodes[number].children:
                 if child.local_name in below:
                     yield child.node_id, below[child.local_name]
 
@@ -246,13 +246,13 @@ class Chooser:
         keys = self._file.keys_of_objects(self._objects)
         for number, key in keys.items():
             same[key].extend(bound.get(number, ()))
-        for found in same.values():
-            self._meeting.extend(itertools.pairwise(found))
+        for places_of_key in same.values():
+            self._meeting.extend(itertools.pairwise(places_of_key))
         groups = self._groups()
         group_at = {place: group for group in groups for place in group.places}
-        for key, found in same.items():
-            if found:
-                group = group_at[found[0]]
+        for key, places_of_key in same.items():
+            if places_of_key:
+                group = group_at[places_of_key[0]]
                 group.keys.add(key)
                 group.objects.update(n for n, other in keys.items() if other == key)
         return groups

@@ -348,10 +348,10 @@ def write_exclude_list(
     lines = [f"# {line}" for line in heading.splitlines()]
     if path.is_file():
         text = path.read_text(encoding="utf-8", errors="replace")
-        kept = [line.strip() for line in text.splitlines()]
-        patterns = {line for line in kept if line and line[0] != "#"}
+        present = [line.strip() for line in text.splitlines()]
+        patterns = {line for line in present if line and line[0] != "#"}
         if patterns and patterns <= set(in_force):
-            lines = kept
+            lines = present
     for culprit in culprits:
         if culprit.pattern not in lines:
             lines += [f"# {culprit}", culprit.pattern]
