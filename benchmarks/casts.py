@@ -16,7 +16,7 @@ from benchmarks.catalog import MODELS, MODES, entry
 from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on
 from grappler_pass.graph.shapes import known_shape
-from grappler_pass.graph.view import GraphView, Item, Node
+from grappler_pass.graph.view import Graph, Item, Node
 from grappler_pass.pipeline import optimize
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
@@ -99,7 +99,7 @@ def casts_in(graph_def: GraphDef, graph: CapturedGraph) -> Casts:
         graph_def: to look at.
         graph: what knows the shapes of the tensors that are cast.
     """
-    view = GraphView.from_graph_def(graph_def, Item(fetch=graph.fetch))
+    view = Graph(graph_def, Item(fetch=graph.fetch))
     found = [node for node in view.nodes if _is_between_types(node)]
     indices = {node.index for node in found}
     return Casts(
@@ -120,7 +120,7 @@ def _is_between_types(node: Node) -> bool:
     return _FLOAT32 in ends and bool(ends & _LOW)
 
 
-def _bytes(view: GraphView, node: Node, graph: CapturedGraph) -> int:
+def _bytes(view: Graph, node: Node, graph: CapturedGraph) -> int:
     shape = known_shape(graph.shapes, view, node.inputs[0])
     elements = 1
     for size in shape or ():

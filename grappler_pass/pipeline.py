@@ -1,6 +1,6 @@
 """The pass: a GraphDef and its item in, a rewritten copy and its plan out.
 
-    GraphDef + Item -> fused GraphView -> Constraints + Prices -> Plan -> new GraphDef
+    GraphDef + Item -> fused Graph -> Constraints + Prices -> Plan -> new GraphDef
 
 `STAGES` is the whole of it. Each stage gets a frozen draft and returns one with more
 filled in; the observer sees every draft with the seconds its stage took.

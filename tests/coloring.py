@@ -12,7 +12,7 @@ from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import SlotTable
-from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.planning.plan import Cause
 from tests.text_graph import graph_from_text
 
@@ -21,7 +21,7 @@ from tests.text_graph import graph_from_text
 class Colored:
     """A graph with what propagation says of it."""
 
-    view: GraphView
+    view: Graph
     slots: SlotTable
     constraints: Constraints
 
@@ -82,7 +82,7 @@ def color(
     """Run propagation on a graph; `fetch` and `feed` are names with spaces between."""
     graph_def = graph_from_text(graph) if isinstance(graph, str) else graph
     item = Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
-    view = GraphView.from_graph_def(graph_def, item, Home("CPU"))
+    view = Graph(graph_def, item, Home("CPU"))
     constraints = constrain(
         view,
         _shapes_of(graph_def),

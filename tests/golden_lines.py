@@ -23,7 +23,7 @@ from benchmarks.capture_graphs import CapturedGraph
 from benchmarks.casts import casts_in
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 from grappler_pass.pipeline import draft_graph, optimize
 from grappler_pass.planning.draft import Draft, Settings
 from grappler_pass.planning.plan import Plan
@@ -145,7 +145,7 @@ def counts_line(key: Key) -> str:
     )
 
 
-def _started(view: GraphView) -> float:
+def _started(view: Graph) -> float:
     """Return how many ops a step starts; those in loops count each time."""
     left_out = CONSTANT_OPS | INPUT_OPS
     started = (node for node in view.nodes if node.op not in left_out)

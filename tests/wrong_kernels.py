@@ -20,7 +20,7 @@ from grappler_pass.eligibility.kernels import Kernel, kernel_of
 from grappler_pass.eligibility.known_wrong import may_be_wrong
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 
 Shape = tuple[int | None, ...]
 
@@ -53,7 +53,7 @@ class Program:
         shapes_by_node = shapes_from_graph_def(graph_def)
         for node in graph_def.node:
             node.device = device
-        view = GraphView.from_graph_def(graph_def)
+        view = Graph(graph_def)
         (node,) = (node for node in view.nodes if may_be_wrong(node.op))
         slots = SlotTable.from_view(view)
         return kernel_of(view, slots, shapes_by_node, node, DTYPE_ENUMS[dtype])

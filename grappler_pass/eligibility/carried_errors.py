@@ -34,7 +34,7 @@ from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 
 
 class Error(enum.IntEnum):
@@ -108,7 +108,7 @@ class CarriedErrors:
 
     def __init__(
         self,
-        view: GraphView,
+        view: Graph,
         slots: SlotTable,
         shapes: Shapes,
         lists: OpLists,
@@ -322,7 +322,7 @@ class CarriedErrors:
         return carried._replace(error=Error.BIASED if is_biased else min(summands))
 
 
-def _small_factor(view: GraphView, node: Node) -> bool:
+def _small_factor(view: Graph, node: Node) -> bool:
     """Return whether a constant takes values to where float16 holds fewer bits."""
     for position, port in enumerate(node.inputs):
         source = view.nodes[port.node]

@@ -27,7 +27,7 @@ from grappler_pass.graph.editing import data_of, new_node
 from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 
 # What of the nodes that give a product its shape are run each time.
 RESHAPING_NODES = 4
@@ -58,7 +58,7 @@ def parts_of(proto: NodeDef) -> tuple[FusedPart, ...]:
     return tuple(parts) if is_known and is_whole else ()
 
 
-def products_alone(view: GraphView, low_dtype: int) -> frozenset[int]:
+def products_alone(view: Graph, low_dtype: int) -> frozenset[int]:
     """Return the fused products whose kernel is slow where it holds more than these.
 
     What is fused behind one stays float32: TensorFlow would fuse it again.

@@ -20,7 +20,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.fusions import fused_parts, root_of
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import Graph, Node
 
 # Stands for a batch whose size the graph leaves open.
 OPEN_BATCH = 32
@@ -135,7 +135,7 @@ class Kernels(Protocol):
 
 
 def kernel_of(
-    view: GraphView, slots: SlotTable, shapes: Shapes, node: Node, low_dtype: int
+    view: Graph, slots: SlotTable, shapes: Shapes, node: Node, low_dtype: int
 ) -> Kernel:
     """Return the kernel that computes a node once its float32 types are in 16 bits.
 

@@ -33,7 +33,7 @@ from grappler_pass.eligibility.kernels import (
 from grappler_pass.graph.fusions import root_of
 from grappler_pass.graph.shapes import static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, kernel_exists
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import Graph, Node
 
 # Fused convolutions always raise (conv_ops_fused_impl.h); a fused product does with
 # Gelu (matmul_op_fused.cc). Gradients raise where the convolution is grouped or dilated
@@ -112,7 +112,7 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
     return is_depthwise and len(set(attrs["strides"].list.i[1:3])) != 1
 
 
-def becomes_swish(view: GraphView, node: Node) -> bool:
+def becomes_swish(view: Graph, node: Node) -> bool:
     """Return whether TensorFlow makes `_MklSwish` of x * sigmoid(x) after this pass.
 
     Most CPUs refuse its float16 kernel (mkl_eltwise_activation_base_op.h).

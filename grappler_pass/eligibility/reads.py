@@ -29,7 +29,7 @@ from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_table import NEXT_ITERATION_OPS
 from grappler_pass.graph.op_traits import input_behind
 from grappler_pass.graph.type_slots import FLOAT32, attr_of, op_def_of
-from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.view import Graph, Node, Port, Reader
 from grappler_pass.graph.walks import reached
 
 # A chain A -> float32 -> C is A -> C for these A alone: float32 holds all their values.
@@ -62,7 +62,7 @@ def cast_types(node: Node) -> tuple[int, int]:
     return int(node.proto.attr["SrcT"].type), int(node.proto.attr["DstT"].type)
 
 
-def is_foldable(view: GraphView, port: Port) -> bool:
+def is_foldable(view: Graph, port: Port) -> bool:
     """Return whether a tensor can be cast before the graph runs: a constant.
 
     Not so one that its caller relies on, who may feed something else in its place: a
@@ -72,7 +72,7 @@ def is_foldable(view: GraphView, port: Port) -> bool:
     return node.op == "Const" and node.name not in view.item.untouchable
 
 
-def before_cast(view: GraphView, reads: VariableReads, port: Port) -> tuple[Port, int]:
+def before_cast(view: Graph, reads: VariableReads, port: Port) -> tuple[Port, int]:
     """Return the tensor and dtype a float32 port's value can be cast from directly.
 
     Before   int8 --> cast --> f32 --> cast_down --> matmul(low)
@@ -92,9 +92,7 @@ def before_cast(view: GraphView, reads: VariableReads, port: Port) -> tuple[Port
     return source, dtype
 
 
-def is_free_down(
-    view: GraphView, reads: VariableReads, port: Port, low_dtype: int
-) -> bool:
+def is_free_down(view: Graph, reads: VariableReads, port: Port, low_dtype: int) -> bool:
     """Return whether `port` costs nothing to have in the low dtype.
 
     True of a constant, cast before the graph runs (where the graph is stored, by
@@ -128,7 +126,7 @@ class RefReads(NamedTuple):
     passing: frozenset[int] = frozenset()
 
     @classmethod
-    def from_view(cls, view: GraphView) -> RefReads:
+    def from_view(cls, view: Graph) -> RefReads:
         """Follow every ref variable of `view` to its readers and writers."""
         memories = [memory for memory in _memories(view) if memory.writers]
         if not memories:
@@ -155,9 +153,7 @@ class RefReads(NamedTuple):
         )
         return cls(ports, late, frozenset(passing))
 
-    def awaited(
-        self, view: GraphView, port: Port, reader: Node | None
-    ) -> tuple[int, ...]:
+    def awaited(self, view: Graph, port: Port, reader: Node | None) -> tuple[int, ...]:
         """Return the nodes that a cast of a tensor waits for by control edges.
 
         TensorFlow moves casts ahead of an Identity and the like, without what that
@@ -178,7 +174,7 @@ class RefReads(NamedTuple):
 
 
 def _is_late(
-    view: GraphView,
+    view: Graph,
     order: Precedence,
     port: Port,
     reader: Reader,
@@ -208,7 +204,7 @@ class _Memory(NamedTuple):
     writers: frozenset[int]
 
 
-def _memories(view: GraphView) -> Iterator[_Memory]:
+def _memories(view: Graph) -> Iterator[_Memory]:
     variables: dict[object, list[Port]] = {}
     for node in view.nodes:
         if node.op in _VARIABLES:
@@ -254,7 +250,7 @@ class Precedence:
     run both before and after one another.
     """
 
-    def __init__(self, view: GraphView, watched: Iterable[int]) -> None:
+    def __init__(self, view: Graph, watched: Iterable[int]) -> None:
         """Find which of the `watched` nodes, by number, lead to which."""
         self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
         self._masks = [0] * len(view.nodes)
@@ -310,7 +306,7 @@ class VariableReads(NamedTuple):
     refs: RefReads = dataclasses.field(default_factory=RefReads)
 
     @classmethod
-    def from_view(cls, view: GraphView) -> VariableReads:
+    def from_view(cls, view: Graph) -> VariableReads:
         """Find what may be shared or moved in `view`."""
         all_reads = _reads_by_variable(view)
         updated = variables_updated_by_rows(view) & all_reads.keys()
@@ -346,7 +342,7 @@ class VariableReads(NamedTuple):
         return cls(canonical, hoists, copies, refs)
 
 
-def unwritten_reads(view: GraphView) -> frozenset[int]:
+def unwritten_reads(view: Graph) -> frozenset[int]:
     """Return the ReadVariableOps of variables that this graph surely does not write."""
     reads = _reads_by_variable(view)
     if _ANY in reads or any(node.op in _CALLS_OUTSIDE for node in view.nodes):
@@ -355,7 +351,7 @@ def unwritten_reads(view: GraphView) -> frozenset[int]:
     return frozenset(i for key in reads.keys() - written.keys() for i in reads[key])
 
 
-def variables_updated_by_rows(view: GraphView) -> frozenset[object]:
+def variables_updated_by_rows(view: Graph) -> frozenset[object]:
     """Return the variables of which this graph updates rows, by `variable_of`."""
     return frozenset(
         variable_of(view, port)
@@ -365,7 +361,7 @@ def variables_updated_by_rows(view: GraphView) -> frozenset[object]:
     )
 
 
-def variable_of(view: GraphView, port: Port) -> object:
+def variable_of(view: Graph, port: Port) -> object:
     """Return a key of the variable behind a handle."""
     node = view.nodes[port.node]
     while node.op in _PASS_HANDLE:
@@ -378,7 +374,7 @@ def variable_of(view: GraphView, port: Port) -> object:
     return port
 
 
-def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
+def _reads_by_variable(view: Graph) -> dict[object, list[int]]:
     reads: dict[object, list[int]] = {}
     for i in view.order:
         node = view.nodes[i]
@@ -388,7 +384,7 @@ def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
 
 
 def _writers_by_variable(
-    view: GraphView, keys: Iterable[object]
+    view: Graph, keys: Iterable[object]
 ) -> dict[object, list[int]]:
     """Return the nodes that may write each variable; unknown ops are taken to."""
     wanted = set(keys)
@@ -404,7 +400,7 @@ def _writers_by_variable(
 
 
 def _share(
-    view: GraphView, reads: list[int], writers: list[int], before: Precedence
+    view: Graph, reads: list[int], writers: list[int], before: Precedence
 ) -> dict[Port, Port]:
     """Map each read to an earlier one of the same value and the same liveness."""
     leaders: dict[object, list[int]] = {}
@@ -429,7 +425,7 @@ def _not_between(first: int, second: int, writer: int, before: Precedence) -> bo
     return after_both or before_both
 
 
-def _enters(view: GraphView, read: int) -> tuple[int, ...]:
+def _enters(view: Graph, read: int) -> tuple[int, ...]:
     """Return the loop-invariant Enter nodes between a read and its variable."""
     enters: list[int] = []
     source = view.nodes[view.nodes[read].inputs[0].node]

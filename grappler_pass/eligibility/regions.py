@@ -33,7 +33,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
 from grappler_pass.graph.op_traits import has_effects, is_random, is_update
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import Graph, Node
 
 UNREACHED = -1
 
@@ -116,7 +116,7 @@ class SlotEdges(NamedTuple):
     @classmethod
     def from_view(
         cls,
-        view: GraphView,
+        view: Graph,
         slots: SlotTable,
         lists: OpLists,
         ties: tuple[tuple[int, ...], ...],
@@ -147,7 +147,7 @@ class SlotEdges(NamedTuple):
         return [name in lists for name in self.lists]
 
 
-def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
+def state_update_region(view: Graph, lists: OpLists) -> list[int]:
     """Return for every node the update whose arithmetic it is part of, or UNREACHED.
 
     A node belongs if every live reader is an update or belongs itself. The walk
@@ -190,7 +190,7 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     return region
 
 
-def live_nodes(view: GraphView) -> frozenset[int]:
+def live_nodes(view: Graph) -> frozenset[int]:
     """Return the nodes that a fetched, preserved or stateful node needs.
 
     Where nothing is fetched or preserved, what has no reader counts as fetched.
@@ -199,7 +199,7 @@ def live_nodes(view: GraphView) -> frozenset[int]:
     return view.behind([*view.roots, *stateful])
 
 
-def behind_barriers(view: GraphView) -> list[int]:
+def behind_barriers(view: Graph) -> list[int]:
     """Return for every node the barrier that it is or that leads to it, or UNREACHED.
 
     The unscaling multiplication of gradients carries the mark; what comes after it is
@@ -209,7 +209,7 @@ def behind_barriers(view: GraphView) -> list[int]:
     return _behind(view, BARRIER, barriers, lambda node: True)
 
 
-def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
+def behind_loss_scales(view: Graph, lists: OpLists) -> list[int]:
     """Return for every node the read of a loss scale that leads to it, or UNREACHED.
 
     Gradients begin with the scale, which float16 may not hold, and become smaller as
@@ -224,7 +224,7 @@ def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
 
 
 def _behind(
-    view: GraphView, mark: str, also: list[int], enters: Callable[[Node], bool]
+    view: Graph, mark: str, also: list[int], enters: Callable[[Node], bool]
 ) -> list[int]:
     """Return the node that each is reached from: a marked one, or one of others."""
     # `in` first: reading a missing key of a protobuf map creates it.
@@ -262,7 +262,7 @@ def values_of(tensor: TensorProto) -> np.ndarray:
 
 
 def out_of_range_slots(
-    view: GraphView, slots: SlotTable, edges: SlotEdges, low_dtype: int
+    view: Graph, slots: SlotTable, edges: SlotEdges, low_dtype: int
 ) -> list[int]:
     """Return for every slot a constant's slot that keeps it float32, or UNREACHED."""
     overflow, normal = _LIMITS[low_dtype]
@@ -282,7 +282,7 @@ def out_of_range_slots(
     return first_of(computed, unchanged)
 
 
-def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int]:
+def exact_slots(view: Graph, slots: SlotTable, edges: SlotEdges) -> list[int]:
     """Return for every slot the slot that asks it to stay exact, or UNREACHED.
 
     Three things ask: a cast to integers, of all that it is computed from, back to allow

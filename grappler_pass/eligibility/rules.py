@@ -48,7 +48,7 @@ from grappler_pass.graph.type_slots import (
     admits,
     dtype_name,
 )
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import Graph, Node
 
 Refusals = Iterable[tuple[int, Reason]]
 Rule = Callable[["RuleInput"], Refusals]
@@ -68,7 +68,7 @@ class RuleInput:
       fault_of: why the 16-bit kernel of a node may not be used; "" where it may.
     """
 
-    view: GraphView
+    view: Graph
     slots: SlotTable
     lists: OpLists
     low_dtype: int
@@ -382,7 +382,7 @@ class Constraints:
 
 
 def constrain(
-    view: GraphView,
+    view: Graph,
     shapes: Shapes,
     lists: OpLists,
     low_dtype: str,

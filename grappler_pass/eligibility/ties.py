@@ -34,7 +34,7 @@ from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_traits import reserve_input, reserve_output, why_fixed
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.graph.walks import reached
 
 Groups = tuple[tuple[int, ...], ...]
@@ -71,7 +71,7 @@ class TensorLists(NamedTuple):
     members: Mapping[int, tuple[int, ...]] = {}
 
     @classmethod
-    def from_view(cls, view: GraphView, slots: SlotTable) -> TensorLists:
+    def from_view(cls, view: Graph, slots: SlotTable) -> TensorLists:
         """Follow handles; those that lead to one list are joined.
 
         A list escapes where its handle is read or made by anything that is neither a
@@ -130,7 +130,7 @@ def _handles(slots: SlotTable, node: Node) -> list[Port]:
     ]
 
 
-def _escape_at(view: GraphView, port: Port) -> str:
+def _escape_at(view: Graph, port: Port) -> str:
     """Return the name of a node that makes or takes this handle its own way."""
     for i in (port.node, *(reader.node for reader in view.readers(port))):
         node = view.nodes[i]
@@ -149,7 +149,7 @@ def _escape_at(view: GraphView, port: Port) -> str:
 class _Graph(NamedTuple):
     """What the rules look at."""
 
-    view: GraphView
+    view: Graph
     slots: SlotTable
     lists: OpLists
     of_lists: TensorLists
@@ -164,7 +164,7 @@ class _Graph(NamedTuple):
 
 
 def ties_of(
-    view: GraphView, slots: SlotTable, lists: OpLists, of_lists: TensorLists
+    view: Graph, slots: SlotTable, lists: OpLists, of_lists: TensorLists
 ) -> tuple[Groups, dict[int, Reason]]:
     """Return the groups of tied float32 slots, and the slots of what escapes.
 

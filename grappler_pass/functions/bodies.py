@@ -59,7 +59,7 @@ from grappler_pass.graph.shapes import (
 from grappler_pass.graph.type_slots import FLOATING
 from grappler_pass.graph.view import (
     TRIP_COUNT_GUESS,
-    GraphView,
+    Graph,
     Item,
     Node,
     Port,
@@ -200,15 +200,15 @@ class _Functions:
                 self._sites.setdefault(name, []).append(site)
         return body
 
-    def _calls_in(self, view: GraphView) -> Iterator[tuple[Node, Call]]:
+    def _calls_in(self, view: Graph) -> Iterator[tuple[Node, Call]]:
         for node in view.nodes:
             call = call_of(node.proto, self._library)
             if call is not None:
                 yield node, call
 
-    def _viewed(self, graph_def: GraphDef, item: Item) -> GraphView:
+    def _viewed(self, graph_def: GraphDef, item: Item) -> Graph:
         """Return a graph whose item also says what the functions do that it calls."""
-        view = GraphView.from_graph_def(graph_def, item)
+        view = Graph(graph_def, item)
         updates: list[tuple[str, int]] = []
         barriers = list(item.barriers)
         for node, call in self._calls_in(view):
@@ -219,10 +219,10 @@ class _Functions:
             updates.extend((node.name, call.first + i) for i in sorted(updating))
             if any(each.unscales for each in facts):
                 barriers.append(node.name)
-        item = dataclasses.replace(
+        view.item = dataclasses.replace(
             item, updates=tuple(updates), barriers=tuple(barriers)
         )
-        return dataclasses.replace(view, item=item)
+        return view
 
     def _facts_of(self, name: str) -> _Facts:
         if name in self._facts:
@@ -269,7 +269,7 @@ def _callers(library: Library) -> Mapping[str, list[str]]:
     return callers
 
 
-def _contents(view: GraphView, port: Port) -> Iterator[tuple[int, Shape | None]]:
+def _contents(view: Graph, port: Port) -> Iterator[tuple[int, Shape | None]]:
     """Yield dtype and shape of what a handle refers to, where its maker says so."""
     node = view.nodes[port.node]
     while node.op == "Identity" or node.op in WHILE_OPS:
@@ -290,13 +290,13 @@ def _contents(view: GraphView, port: Port) -> Iterator[tuple[int, Shape | None]]
         yield attr["element_dtype"].type, shape
 
 
-def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
+def _bounds(view: Graph, loop: Node, library: Library) -> Iterator[float]:
     """Yield what the counters in a loop's condition are compared to, where known."""
     condition = library.get(loop.proto.attr["cond"].func.name)
     if condition is None:
         return
     graph_def, item = graph_from_function(condition, library)
-    inside = GraphView.from_graph_def(graph_def, item)
+    inside = Graph(graph_def, item)
     for port in compared_to(inside.nodes, inside.index[item.fetch[0]]):
         bound = inside.source(port, ("Identity",))
         if bound.name in item.feed:

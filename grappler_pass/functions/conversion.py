@@ -22,11 +22,11 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 from grappler_pass.errors import AmpError
-from grappler_pass.graph.editing import Graph
+from grappler_pass.graph.editing import split_input
 from grappler_pass.graph.op_table import CALL_OPS
 from grappler_pass.graph.shapes import Shape, proto_from_shape
 from grappler_pass.graph.type_slots import attr_of, op_def_of
-from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.graph.walks import function_attrs, reached
 
 Library = Mapping[str, FunctionDef]

@@ -31,7 +31,7 @@ from grappler_pass.eligibility.reads import cast_types, is_cast, unwritten_reads
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.fusions.matching import PricedGraph
-from grappler_pass.graph.editing import Graph, new_node
+from grappler_pass.graph.editing import new_node
 from grappler_pass.graph.op_table import (
     CONSTANT_OPS,
     CONTROL_FLOW_OPS,
@@ -43,8 +43,8 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.op_traits import has_effects, is_random, why_fixed
 from grappler_pass.graph.shapes import proto_from_shape, static
-from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOATING, signature_of
-from grappler_pass.graph.view import GraphView, Node, Port, port_text
+from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOATING
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.kept_kernels import KEEP, KEPT, RECALL
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.prices import NODE_SECONDS
@@ -76,7 +76,7 @@ class Kept(NamedTuple):
     seconds: float = 0.0
 
 
-def _region(view: GraphView) -> tuple[set[int], list[int]]:
+def _region(view: Graph) -> tuple[set[int], list[int]]:
     """Return what of a graph its variables alone decide.
 
     That are nodes that pass a variable's value on, unchanged, and nodes that compute
@@ -119,7 +119,7 @@ def _region(view: GraphView) -> tuple[set[int], list[int]]:
     return sources, list(inner)
 
 
-def _is_always_there(view: GraphView, source: Node) -> bool:
+def _is_always_there(view: Graph, source: Node) -> bool:
     """Return whether a variable is there in each call."""
     while source.op in IDENTITY_OPS and not source.controls:
         source = view.nodes[source.inputs[0].node]
@@ -132,13 +132,13 @@ def is_wanted(settings: Settings) -> bool:
     return is_chosen and not settings.fuses
 
 
-def ports_of_variables(view: GraphView) -> frozenset[Port]:
+def ports_of_variables(view: Graph) -> frozenset[Port]:
     """Return what depends on variables alone, before types are chosen."""
     nodes = itertools.chain(*_region(view))
     return frozenset(port for i in nodes for port in view.output_ports(i))
 
 
-def weights_of(view: GraphView, settings: Settings) -> frozenset[Port]:
+def weights_of(view: Graph, settings: Settings) -> frozenset[Port]:
     """Return what products read that is kept in 16 bits, whatever reads it else."""
     if not is_wanted(settings):
         return frozenset()
@@ -225,14 +225,12 @@ def _shape(graph: PricedGraph, port: Port) -> tuple[int, ...] | None:
     return static(shape)
 
 
-def rewritten(
-    graph_def: GraphDef, graph: PricedGraph, found: Sequence[Kept]
-) -> GraphDef:
+def rewritten(graph: PricedGraph, found: Sequence[Kept]) -> GraphDef:
     """Return a copy of a graph that keeps what was found in it."""
     groups: dict[str, list[Kept]] = {}
     for each in found:
         groups.setdefault(each.device, []).append(each)
-    edited = Graph(graph_def)
+    edited = graph.view.copy()
     for number, group in enumerate(groups.values()):
         stem = f"{STEM}_{number}" if number else STEM
         while f"{stem}/recall" in graph.view.index:
@@ -251,33 +249,29 @@ def _keep(kept: Sequence[Kept], graph: PricedGraph, edited: Graph, stem: str) ->
     sources = tuple(dict.fromkeys(port for each in kept for port in each.sources))
     values = tuple(port for each in kept for port in each.values)
     inner = frozenset(i for each in kept for i in each.nodes)
-    source_types = {"Tsources": [_dtype(view, port) for port in sources]}
-    kept_types = {"Tkept": [_dtype(view, port) for port in values]}
+    source_types = {"Tsources": [view.dtype(port) for port in sources]}
+    kept_types = {"Tkept": [view.dtype(port) for port in values]}
 
     def add(op: str, what: str, inputs: Iterable[str], **attrs: Any) -> str:
         node = new_node(op, f"{stem}/{what}", inputs, near.device, **attrs)
         mark(node, near.proto)
         return edited.add(node)
 
-    texts = [port_text(view, port) for port in sources]
+    texts = [view.text(port) for port in sources]
     found = add(RECALL, "recall", texts, **source_types)
     either = add("Switch", "either", (f"{found}:1", found), T=DT_INT64)
     none = add("Identity", "none", (either,), T=DT_INT64)
     for i in {r.node for port in sources for r in view.readers(port)} & inner:
         edited.wait(view.nodes[i].name, [f"^{none}"])
-    computed = (port_text(view, port) for port in values)
+    computed = (view.text(port) for port in values)
     made = add(KEEP, "keep", (none, *texts, *computed), **source_types, **kept_types)
     token = add("Merge", "token", (made, f"{either}:1"), T=DT_INT64, N=2)
     unpacked = add(KEPT, "kept", (token,), **kept_types)
     for number, port in enumerate(values):
         text = f"{unpacked}:{number}" if number else unpacked
         shape = proto_from_shape(_shape(graph, port))
-        types = {"T": _dtype(view, port), "shape": shape}
+        types = {"T": view.dtype(port), "shape": shape}
         shaped = add("EnsureShape", f"value_{number}", (text,), **types)
         for reader in view.readers(port):
             if reader.node not in inner:
-                edited.read(view.nodes[reader.node].name, reader.input, shaped)
-
-
-def _dtype(view: GraphView, port: Port) -> int:
-    return signature_of(view.nodes[port.node].proto).outputs[port.output].dtype
+                edited.read(reader, shaped)

@@ -14,10 +14,10 @@ from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
 from grappler_pass.annotations import mark
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import part_node
-from grappler_pass.graph.editing import Graph, new_constant, new_node
+from grappler_pass.graph.editing import name_in, new_constant, new_node
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
-from grappler_pass.graph.view import GraphView, Node, Port, port_text
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.planning.prices import NODE_SECONDS, Models
 
 # What is computed of constants.
@@ -41,7 +41,7 @@ class PricedGraph:
       kept: what is kept between calls, with what is computed of it alone.
     """
 
-    view: GraphView
+    view: Graph
     shapes: Shapes
     models: Models
     kept: Set[Port] = frozenset()
@@ -259,7 +259,7 @@ class NewNodes:
 
     def text(self, port: Port) -> str:
         """Return how inputs name a tensor of the graph."""
-        return port_text(self._graph.view, port)
+        return self._graph.view.text(port)
 
     def replace(self, given: Node, made: NodeDef) -> NodeDef:
         """Put a node in the place of a given one, under its name."""
@@ -288,10 +288,9 @@ class NewNodes:
 
         Of constants alone that is a constant, too: its result.
         """
-        operands = [self._edited.nodes.get(text) for text in inputs]
-        known = [node for node in operands if node and node.op == "Const"]
-        if len(known) == len(inputs):
-            values = (tf.make_ndarray(node.attr["value"].tensor) for node in known)
+        nodes = [self._edited.proto(name_in(text)) for text in inputs]
+        if all(node.op == "Const" for node in nodes):
+            values = (tf.make_ndarray(node.attr["value"].tensor) for node in nodes)
             return self.add(self.constant(_FOLDED[op](*values), DT_FLOAT), what, shape)
         types = {"Tshape": DT_INT32} if op == "Reshape" else {}
         return self.add(new_node(op, inputs=inputs, T=DT_FLOAT, **types), what, shape)

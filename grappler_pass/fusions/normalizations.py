@@ -51,7 +51,7 @@ from grappler_pass.fusions.matching import (
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, static
 from grappler_pass.graph.type_slots import attr_of, kernel_exists
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 
 KERNEL = "_MklLayerNorm"
 _MOST_AXES = 3
@@ -138,7 +138,7 @@ def _is_of_layer(graph: PricedGraph, found: Found) -> bool:
     )
 
 
-def _scalar(view: GraphView, port: Port) -> float | None:
+def _scalar(view: Graph, port: Port) -> float | None:
     """Return the value of a constant of one element; None for any other tensor."""
     node = view.nodes[port.node]
     if node.op != "Const":
@@ -261,7 +261,7 @@ def _layout(node: Node) -> bytes:
     return bytes(attrs["data_format"].s) if "data_format" in attrs else b"NHWC"
 
 
-def _gradients_of(norm: Node, view: GraphView) -> list[Node] | None:
+def _gradients_of(norm: Node, view: Graph) -> list[Node] | None:
     """Return its gradients; None if anything else would see that a bias is gone."""
     given, saved = norm.inputs[0], Port(norm.index, _SAVED)
     readers = [r.node for r in view.readers(given) if r.node != norm.index]

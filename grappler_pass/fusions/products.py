@@ -232,8 +232,10 @@ class _Fold:
             return
         added = part_of(last, "BiasAdd", product.name, shift)
         added.attr["data_format"].s = b"NHWC"
+        own = controls(last)
         awaited = {text for node in others for text in controls(node)}
-        new.replace(last, added).input.extend(sorted(awaited.difference(added.input)))
+        added.input.extend([*own, *sorted(awaited.difference(own))])
+        new.replace(last, added)
 
 
 def activations(graph: PricedGraph) -> Iterator[Match]:

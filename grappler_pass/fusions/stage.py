@@ -22,7 +22,6 @@ from grappler_pass.fusions import (
     kept_weights,
 )
 from grappler_pass.fusions.matching import Match, NewNodes, PricedGraph
-from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.shapes import variable_shape
 from grappler_pass.graph.view import Node, Port
@@ -89,12 +88,11 @@ def fuse(draft: Draft) -> Draft:
 
 def _written(draft: Draft, graph: PricedGraph, matches: Iterable[Match]) -> Draft:
     """Return the draft of a graph in which some matches are replaced."""
-    edited, shapes = Graph(draft.graph_def), dict(draft.shapes)
+    edited, shapes = draft.view.copy(), dict(draft.shapes)
     for match in matches:
         match.write(NewNodes(graph, edited, shapes, match))
     graph_def = edited.to_graph_def()
-    view = draft.view_of(graph_def)
-    return dataclasses.replace(draft, graph_def=graph_def, view=view, shapes=shapes)
+    return dataclasses.replace(draft, graph_def=graph_def, view=edited, shapes=shapes)
 
 
 def keep_weights(draft: Draft) -> Draft:
@@ -115,7 +113,7 @@ def keep_weights(draft: Draft) -> Draft:
     )
     rewritten = draft.rewritten
     if paying := [each for each in found if each.seconds > 0.0]:
-        rewritten = kept_weights.rewritten(rewritten, graph, paying)
+        rewritten = kept_weights.rewritten(graph, paying)
     return dataclasses.replace(draft, plan=plan, rewritten=rewritten)
 
 

@@ -47,7 +47,7 @@ def device_type_of(device: str) -> str:
     if not found:
         raise DeviceError(
             f"received device {device!r}, which names no type of device; where such a "
-            "node runs depends on its home: ask Node.device_type of a GraphView that "
+            "node runs depends on its home: ask Node.device_type of a Graph that "
             "was made with one."
         )
     return found

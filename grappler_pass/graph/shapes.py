@@ -15,7 +15,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
-from grappler_pass.graph.view import GraphView, Port
+from grappler_pass.graph.view import Graph, Port
 
 # Before this version of graphs, no sizes of a placeholder were not a scalar's shape but
 # an unknown one.
@@ -49,7 +49,7 @@ def shapes_from_graph_def(graph_def: GraphDef) -> Shapes:
     }
 
 
-def known_shape(shapes: Shapes, view: GraphView, port: Port) -> Shape | None:
+def known_shape(shapes: Shapes, view: Graph, port: Port) -> Shape | None:
     """Return the shape of a port; None where it is unknown."""
     outputs = shapes.get(view.nodes[port.node].name, ())
     return outputs[port.output] if port.output < len(outputs) else None

@@ -19,7 +19,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass._tensorflow_private import op_def, registered_kernels
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.view import GraphView
+    from grappler_pass.graph.view import Graph
 
 FLOAT32 = types_pb2.DT_FLOAT
 DTYPE_NAMES = {
@@ -97,7 +97,7 @@ class SlotTable:
     _products_alone: frozenset[int] = frozenset()
 
     @classmethod
-    def from_view(cls, view: GraphView) -> SlotTable:
+    def from_view(cls, view: Graph) -> SlotTable:
         """Number the slots of every node; a node of unknown op has none."""
         slots: list[TypeSlot] = []
         node_of: list[int] = []

@@ -1,7 +1,7 @@
-"""A frozen, indexed look at a GraphDef: ports, edges, execution order, loop frames.
+"""A graph by numbers: nodes, edges, execution order, loop frames; and edits of it.
 
-Decides nothing about precision. The proto underneath is never written; whoever wants
-another graph edits a `Graph` (`editing`).
+Decides nothing about precision. The GraphDef that a graph is made of is never written,
+nor are its nodes: an edit copies the node first, in a copy of the graph.
 
 A frame begins at its Enter nodes and ends at its Exit nodes; every node in between
 runs once per iteration.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -22,12 +22,14 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.device_types import DeviceError, Home, device_type_at
+from grappler_pass.graph.editing import data_of, split_input
 from grappler_pass.graph.op_table import (
     ENTER_OPS,
     EXIT_OPS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
 )
+from grappler_pass.graph.type_slots import signature_of
 from grappler_pass.graph.walks import reached
 
 # Times a loop body is assumed to run when the graph does not show it.
@@ -191,14 +193,14 @@ class Item:
 
 
 class Port(NamedTuple):
-    """Output number `output` of node number `node`."""
+    """Output number `output` of node number `node`; -1 is its end, to wait for."""
 
     node: int
     output: int
 
 
 class Reader(NamedTuple):
-    """Data input number `input` of node number `node`."""
+    """Input number `input` of node number `node`, which waits for nodes by its last."""
 
     node: int
     input: int
@@ -222,12 +224,12 @@ class Node:
         """The type of device that it runs on: "CPU", "GPU", ...
 
         Raises:
-          DeviceError: it names no device, and the view was made without a home.
+          DeviceError: it names no device, and the graph was made without a home.
         """
         if not self._device_type:
             raise DeviceError(
-                f"node {self.name!r} names no device, and its graph was viewed without "
-                "a home: make the GraphView with the Home of its program."
+                f"node {self.name!r} names no device, and its graph was made without "
+                "a home: make the Graph with the Home of its program."
             )
         return self._device_type
 
@@ -241,83 +243,109 @@ class Node:
         """Numbers of the nodes that it waits for, data before control inputs."""
         return [*(port.node for port in self.inputs), *self.controls]
 
+    @property
+    def edges(self) -> Iterator[tuple[Port, Reader]]:
+        """What it reads and waits for, each with the input that does."""
+        ends = (Port(source, -1) for source in self.controls)
+        for position, port in enumerate(itertools.chain(self.inputs, ends)):
+            yield port, Reader(self.index, position)
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class GraphView:
+
+_COLOCATION = "_class"
+
+
+class Graph:
     """Nodes by number and name, readers of every port, order, frames.
+
+    Whoever edits a graph that others hold edits a `copy` of it. What is new has the
+    last numbers, wherever it is to stand in the GraphDef.
 
     Attributes:
       nodes: in the order of the GraphDef.
       index: node name to number.
-      order: node numbers, inputs first; a back edge of a loop counts for nothing.
+      library: functions that nodes call.
       item: what the caller relies on.
     """
 
-    nodes: tuple[Node, ...]
-    index: Mapping[str, int]
-    order: tuple[int, ...]
-    item: Item
-    _readers: Mapping[Port, tuple[Reader, ...]]
-    _control_readers: Mapping[int, tuple[int, ...]]
-
-    @classmethod
-    def from_graph_def(
-        cls, graph_def: GraphDef, item: Item | None = None, home: Home | None = None
-    ) -> GraphView:
+    def __init__(
+        self, graph_def: GraphDef, item: Item | None = None, home: Home | None = None
+    ) -> None:
         """Index a graph.
 
         Args:
-          graph_def: stays unchanged and must outlive the view.
+          graph_def: stays unchanged and must outlive the graph.
           item: what the caller relies on.
           home: where nodes run that name no device; None: they must not be asked.
 
         Raises:
-          GraphError: a name is used twice, an input names no node, or there is a
-            cycle without NextIteration.
+          GraphError: a name is used twice, or an input names no node.
         """
-        index = {node.name: i for i, node in enumerate(graph_def.node)}
-        if len(index) != len(graph_def.node):
+        self.library, self.item = graph_def.library, item or Item()
+        self._versions, self._home = graph_def.versions, home
+        self.index = {str(node.name): i for i, node in enumerate(graph_def.node)}
+        if len(self.index) != len(graph_def.node):
             counts = Counter(str(node.name) for node in graph_def.node)
             ((repeated, _),) = counts.most_common(1)
             raise GraphError(f"two nodes are called {repeated!r}")
-        nodes: list[Node] = []
+        self.nodes = list(itertools.starmap(self._node, enumerate(graph_def.node)))
         readers: dict[Port, list[Reader]] = defaultdict(list)
-        control_readers: dict[int, list[int]] = defaultdict(list)
-        for i, proto in enumerate(graph_def.node):
-            inputs: list[Port] = []
-            controls: list[int] = []
-            for text in proto.input:
-                name, output = split_input(text)
-                source = index.get(name)
-                if source is None:
-                    raise GraphError(
-                        f"input {text!r} of node {proto.name!r} names no node"
-                    )
-                if output < 0:
-                    controls.append(source)
-                    control_readers[source].append(i)
-                else:
-                    readers[Port(source, output)].append(Reader(i, len(inputs)))
-                    inputs.append(Port(source, output))
-            where = proto.device, tuple(inputs), tuple(controls), proto
-            device_type = device_type_at(proto, home)
-            nodes.append(Node(i, proto.name, proto.op, *where, device_type))
-        return cls(
-            nodes=tuple(nodes),
-            index=index,
-            order=_topological_order(nodes, readers, control_readers),
-            item=item or Item(),
-            _readers={port: tuple(found) for port, found in readers.items()},
-            _control_readers={i: tuple(found) for i, found in control_readers.items()},
-        )
+        for node in self.nodes:
+            for port, reader in node.edges:
+                readers[port].append(reader)
+        self._readers = {port: tuple(found) for port, found in readers.items()}
+        # Numbers of nodes that may be written, and names that are to be used.
+        self._own: set[int] = set()
+        self._reserved: set[str] = set()
+        # Where new nodes stand: beside which, and on which side of it.
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def _node(self, number: int, proto: NodeDef) -> Node:
+        inputs: list[Port] = []
+        controls: list[int] = []
+        for text in proto.input:
+            name, output = split_input(text)
+            source = self.index.get(name)
+            if source is None:
+                raise GraphError(f"input {text!r} of node {proto.name!r} names no node")
+            if output < 0:
+                controls.append(source)
+            else:
+                inputs.append(Port(source, output))
+        where = proto.device, tuple(inputs), tuple(controls), proto
+        device_type = device_type_at(proto, self._home)
+        return Node(number, proto.name, proto.op, *where, device_type)
+
+    def proto(self, name: str) -> NodeDef:
+        """Return a node by its name, for reading."""
+        return self.nodes[self.index[name]].proto
+
+    def port(self, text: str) -> Port:
+        """Return the port that an input string names."""
+        name, output = split_input(text)
+        return Port(self.index[name], output)
+
+    def text(self, port: Port) -> str:
+        """Return the input string that names a port."""
+        name = self.nodes[port.node].name
+        return f"{name}:{port.output}" if port.output else name
+
+    def dtype(self, port: Port) -> int:
+        """Return the DataType of an output."""
+        return signature_of(self.nodes[port.node].proto).outputs[port.output].dtype
 
     def readers(self, port: Port) -> tuple[Reader, ...]:
-        """Return the data inputs fed by `port`, in node order."""
+        """Return the inputs that read a tensor, or wait for a node, in node order."""
         return self._readers.get(port, ())
+
+    def reading(self, text: str) -> list[NodeDef]:
+        """Return the nodes that read a tensor, by an input string that names it."""
+        return [
+            self.nodes[reader.node].proto for reader in self.readers(self.port(text))
+        ]
 
     def control_readers(self, node: int) -> tuple[int, ...]:
         """Return the nodes that wait for `node` by a control edge."""
-        return self._control_readers.get(node, ())
+        return tuple(reader.node for reader in self.readers(Port(node, -1)))
 
     def output_ports(self, node: int) -> tuple[Port, ...]:
         """Return the ports of `node` that have a reader, in output order."""
@@ -327,7 +355,8 @@ class GraphView:
     def _ports_of(self) -> Mapping[int, tuple[Port, ...]]:
         ports: dict[int, list[Port]] = {}
         for port in sorted(self._readers):
-            ports.setdefault(port.node, []).append(port)
+            if port.output >= 0:
+                ports.setdefault(port.node, []).append(port)
         return {node: tuple(found) for node, found in ports.items()}
 
     def source(self, port: Port, through: Collection[str]) -> Node:
@@ -380,55 +409,186 @@ class GraphView:
     def _frames(self) -> Sequence[Frame | None]:
         return _frames_of(self.nodes, self.order)
 
-
-def port_text(view: GraphView, port: Port) -> str:
-    """Return the input string that names `port`."""
-    name = view.nodes[port.node].name
-    return f"{name}:{port.output}" if port.output else name
-
-
-def split_input(name: str) -> tuple[str, int]:
-    """Return node name and output number of an input string; -1 is a control edge."""
-    if name[:1] == "^":
-        return name[1:], -1
-    node, colon, output = name.rpartition(":")
-    if not colon:
-        return name, 0
-    return node, int(output)
-
-
-def _topological_order(
-    nodes: Sequence[Node],
-    readers: Mapping[Port, Sequence[Reader]],
-    control_readers: Mapping[int, Sequence[int]],
-) -> tuple[int, ...]:
-    """Return node numbers, inputs first, without the edges NextIteration -> Merge."""
-    next_nodes: list[list[int]] = [[] for _ in nodes]
-    for port, found in readers.items():
-        next_nodes[port.node].extend(reader.node for reader in found)
-    for source, targets in control_readers.items():
-        next_nodes[source].extend(targets)
-    for node in nodes:
-        if node.op in NEXT_ITERATION_OPS:
-            targets = next_nodes[node.index]
-            next_nodes[node.index] = [
-                i for i in targets if nodes[i].op not in MERGE_OPS
-            ]
-
-    waiting = [0] * len(nodes)
-    for target in itertools.chain.from_iterable(next_nodes):
-        waiting[target] += 1
-    # A queue, not a stack: the order stays close to that of the GraphDef.
-    order = [i for i, count in enumerate(waiting) if count == 0]
-    for i in order:
-        for target in next_nodes[i]:
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                order.append(target)
-    if len(order) != len(nodes):
-        stuck = next(i for i, count in enumerate(waiting) if count > 0)
-        raise GraphError(
-            f"node {nodes[stuck].name!r} lies on or behind a cycle that has no "
-            "NextIteration"
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Names of nodes whose device others, colocated with them, are yet to get."""
+        return frozenset(
+            _colocated_with(value)
+            for node in self.nodes
+            if not node.device and _COLOCATION in node.proto.attr
+            for value in node.proto.attr[_COLOCATION].list.s
         )
-    return tuple(order)
+
+    @cached_attribute
+    def order(self) -> tuple[int, ...]:
+        """Node numbers, inputs first; a back edge of a loop counts for nothing.
+
+        Raises:
+          GraphError: there is another cycle.
+        """
+        nodes = self.nodes
+        next_nodes: list[list[int]] = [[] for _ in nodes]
+        # As nodes read; what is waited for follows. Edits must not make another order.
+        edges = sorted(self._readers.items(), key=lambda edge: edge[1][0])
+        for port, readers in sorted(edges, key=lambda edge: edge[0].output < 0):
+            next_nodes[port.node].extend(reader.node for reader in readers)
+        for node in nodes:
+            if node.op in NEXT_ITERATION_OPS:
+                targets = next_nodes[node.index]
+                next_nodes[node.index] = [
+                    i for i in targets if nodes[i].op not in MERGE_OPS
+                ]
+
+        waiting = [0] * len(nodes)
+        for target in itertools.chain.from_iterable(next_nodes):
+            waiting[target] += 1
+        # A queue, not a stack: the order stays close to that of the GraphDef.
+        order = [i for i, count in enumerate(waiting) if count == 0]
+        for i in order:
+            for target in next_nodes[i]:
+                waiting[target] -= 1
+                if waiting[target] == 0:
+                    order.append(target)
+        if len(order) != len(nodes):
+            stuck = next(i for i, count in enumerate(waiting) if count > 0)
+            raise GraphError(
+                f"node {nodes[stuck].name!r} lies on or behind a cycle that has no "
+                "NextIteration"
+            )
+        return tuple(order)
+
+    def copy(self) -> Graph:
+        """Return the same graph, to be edited: this one stays as it is."""
+        copy = object.__new__(Graph)
+        vars(copy).update(
+            vars(self),
+            nodes=self.nodes.copy(),
+            index=self.index.copy(),
+            _readers=self._readers.copy(),
+            _own=set(),
+            _reserved=self._reserved.copy(),
+            _places=self._places.copy(),
+        )
+        return copy
+
+    def edit(self, name: str) -> NodeDef:
+        """Return a node of which attributes may be written."""
+        number = self.index[name]
+        if number not in self._own:
+            proto = NodeDef()
+            proto.CopyFrom(self.nodes[number].proto)
+            self.nodes[number] = dataclasses.replace(self.nodes[number], proto=proto)
+            self._own.add(number)
+        return self.nodes[number].proto
+
+    def unused(self, wanted: str) -> str:
+        """Return a name for a new node, with a number behind it if it is taken."""
+        name, number = wanted, 0
+        while name in self.index or name in self._reserved:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._reserved.add(name)
+        return name
+
+    def add(self, proto: NodeDef, behind: str = "") -> str:
+        """Take in a new node, and return its name.
+
+        Args:
+          proto: it is the graph's from now on.
+          behind: the node that it is to follow; else it comes last.
+        """
+        assert proto.name not in self.index, proto.name
+        if behind:
+            self._stand(len(self.nodes), self.index[behind], 1)
+        self._take(len(self.nodes), proto)
+        return str(proto.name)
+
+    def put(self, proto: NodeDef, *before: NodeDef) -> None:
+        """Put a node in the place of that of its name, and new ones before it."""
+        number = self.index[proto.name]
+        for each in before:
+            self._stand(len(self.nodes), number, -1)
+            self._take(len(self.nodes), each)
+        self._take(number, proto)
+
+    def read(self, reader: Reader, text: str) -> None:
+        """Let an input read another tensor."""
+        proto = self.edit(self.nodes[reader.node].name)
+        proto.input[reader.input] = text
+        self._take(reader.node, proto)
+
+    def wait(self, name: str, texts: Iterable[str]) -> None:
+        """Let a node wait for further ones, given as `^node`."""
+        proto = self.edit(name)
+        proto.input.extend(t for t in dict.fromkeys(texts) if t not in proto.input)
+        self._take(self.index[name], proto)
+
+    def _stand(self, number: int, other: int, side: int) -> None:
+        place, _ = self._places.get(other, (other, 0))
+        self._places[number] = place, side
+
+    def _take(self, number: int, proto: NodeDef) -> None:
+        """Take in a node as it reads now, and forget what followed from the old one."""
+        self.index[proto.name] = number
+        before = {
+            edge for node in self.nodes[number : number + 1] for edge in node.edges
+        }
+        node = self._node(number, proto)
+        self.nodes[number : number + 1] = [node]
+        after = set(node.edges)
+        for port, reader in before - after:
+            left = tuple(each for each in self._readers.pop(port) if each != reader)
+            if left:
+                self._readers[port] = left
+        for port, reader in after - before:
+            self._readers[port] = tuple(sorted((*self.readers(port), reader)))
+        self._own.add(number)
+        for name in ("_frames", "_ports_of", "order", "roots"):
+            vars(self).pop(name, None)
+
+    def to_graph_def(self) -> GraphDef:
+        """Return the graph that it has become, in the order of the given one."""
+        result = GraphDef(versions=self._versions, library=self.library)
+        ordered = sorted(
+            self.nodes, key=lambda node: self._places.get(node.index, (node.index, 0))
+        )
+        result.node.extend(node.proto for node in ordered)
+        return result
+
+    def redirected(
+        self,
+        inputs_of: Callable[[NodeDef], Iterable[str]],
+        gone: Collection[str] = (),
+        new: Iterable[NodeDef] = (),
+    ) -> GraphDef:
+        """Return a graph whose nodes read other tensors.
+
+        Args:
+          inputs_of: returns what a node is to read and to wait for, in any order and
+            as often as it likes.
+          gone: the names of nodes that are taken out: nothing reads them then.
+          new: nodes that come last; asked for once all inputs are known.
+        """
+        result = GraphDef(versions=self._versions, library=self.library)
+        for node in self.nodes:
+            if node.name in gone:
+                continue
+            texts = list(inputs_of(node.proto))
+            controls = dict.fromkeys(text for text in texts if text.startswith("^"))
+            proto = result.node.add()
+            proto.CopyFrom(node.proto)
+            proto.input[:] = [*data_of(texts), *controls]
+            if gone and _COLOCATION in proto.attr:
+                # It is no longer colocated with nodes that are gone.
+                values = proto.attr[_COLOCATION].list.s
+                values[:] = [
+                    each for each in values if _colocated_with(each) not in gone
+                ]
+                if not values:
+                    del proto.attr[_COLOCATION]
+        result.node.extend(new)
+        return result
+
+
+def _colocated_with(value: bytes) -> str:
+    return value.decode().removeprefix("loc:@")

@@ -35,7 +35,7 @@ from grappler_pass.eligibility.reads import is_cast
 from grappler_pass.eligibility.rules import Constraints
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
     CastTerm,
@@ -184,7 +184,7 @@ class Gain(NamedTuple):
 
 
 def gain_error(
-    view: GraphView,
+    view: Graph,
     prices: Prices,
     low_nodes: Iterable[int],
     casts: Iterable[tuple[float, CastTerm]],

@@ -25,7 +25,7 @@ from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Item, Port, Reader
+from grappler_pass.graph.view import Graph, Item, Port, Reader
 from grappler_pass.planning.plan import Cause, Fusion, Plan
 from grappler_pass.planning.prices import Models, Prices
 
@@ -256,7 +256,7 @@ class Draft:
     settings: Settings
     infer_shapes: Callable[[], Shapes]
     name: str
-    view: GraphView = _LATER
+    view: Graph = _LATER
     slots: SlotTable = _LATER
     constraints: Constraints = _LATER
     reads: VariableReads = _LATER
@@ -283,9 +283,9 @@ class Draft:
         """The low dtype as a DataType enum."""
         return int(DTYPE_ENUMS[self.settings.low_dtype])
 
-    def view_of(self, graph_def: GraphDef) -> GraphView:
+    def view_of(self, graph_def: GraphDef) -> Graph:
         """Return a view of the graph, or of what has become of it."""
-        return GraphView.from_graph_def(graph_def, self.item, self.settings.home)
+        return Graph(graph_def, self.item, self.settings.home)
 
     @property
     def has_candidates(self) -> bool:

@@ -30,7 +30,7 @@ from grappler_pass.graph.type_slots import (
     SlotTable,
     dtype_name,
 )
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 
 # PCI Express 3.0 with 16 lanes, as sustained in practice: NVIDIA's bandwidthTest
 # reports 12 GB/s on V100 servers.
@@ -93,7 +93,7 @@ class Pricer:
     between calls, if anything reads it so.
     """
 
-    _view: GraphView
+    _view: Graph
     _slots: SlotTable
     _shapes: Shapes
     _models: Models

@@ -14,7 +14,7 @@ import tensorflow as tf
 from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, variable_shape
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import Graph, Node
 from grappler_pass.graph.walks import reached
 
 _PASS = table.FORWARDING_OPS | table.MERGE_OPS | {"AddN", "Cast", "ZerosLike"}
@@ -22,7 +22,7 @@ _PASS = table.FORWARDING_OPS | table.MERGE_OPS | {"AddN", "Cast", "ZerosLike"}
 _LEAST_RANK = 2
 
 
-def fill_shapes(view: GraphView, shapes: Shapes) -> Shapes:
+def fill_shapes(view: Graph, shapes: Shapes) -> Shapes:
     """Return a graph's shapes with what the rules can tell of unknown ones."""
     if not any(node.op in table.POPPED_OUTPUT for node in view.nodes):
         return shapes
@@ -46,7 +46,7 @@ def fill_shapes(view: GraphView, shapes: Shapes) -> Shapes:
     return filled
 
 
-def _guess(view: GraphView, shapes: Shapes, node: Node) -> Shape | None:
+def _guess(view: Graph, shapes: Shapes, node: Node) -> Shape | None:
     """Return the shape of a node's results by those of its operands, if that tells."""
     inputs = [known_shape(shapes, view, port) for port in node.inputs]
     known = [shape for shape in inputs if shape is not None and _is_known(shape)]
@@ -85,7 +85,7 @@ def _guess(view: GraphView, shapes: Shapes, node: Node) -> Shape | None:
     return None
 
 
-def _pushed(view: GraphView, shapes: Shapes, node: Node) -> Shape | None:
+def _pushed(view: Graph, shapes: Shapes, node: Node) -> Shape | None:
     """Return the shape of what was pushed on the list that `node` reads."""
 
     def before(i: int) -> list[int]:

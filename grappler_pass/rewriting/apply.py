@@ -15,10 +15,9 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
-from grappler_pass.graph.editing import Graph
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
-from grappler_pass.graph.view import GraphView, Port, port_text
+from grappler_pass.graph.view import Graph, Port
 from grappler_pass.planning.draft import CastPlan, Conversion, Draft
 
 # Every cast this pass made is called by it, behind the name of what it converts.
@@ -39,7 +38,7 @@ def apply(draft: Draft) -> Draft:
     if not any(draft.low):
         return dataclasses.replace(draft, rewritten=draft.graph_def)
     view, slots, low_dtype = draft.view, draft.slots, draft.low_dtype
-    graph = Graph(draft.graph_def)
+    graph = view.copy()
     _convert(graph, view, draft.casts)
     for i in draft.casts.absorbed:
         # An existing Cast reads the low tensor; between equal types it passes on.
@@ -60,7 +59,7 @@ def apply(draft: Draft) -> Draft:
         bias = [known_shape(draft.shapes, view, port) for port in node.inputs[2:3]]
         result = known_shape(draft.shapes, view, Port(i, 0))
         *parts, last = split_fused(
-            graph.nodes[node.name],
+            graph.nodes[i].proto,
             low_dtype,
             graph.unused,
             device_type=node.device_type,
@@ -109,16 +108,16 @@ def retype(copy: NodeDef, low_slots: Iterable[TypeSlot], low_dtype: int) -> None
     copy.attr[REWRITTEN].b = True
 
 
-def _convert(graph: Graph, view: GraphView, casts: CastPlan) -> None:
+def _convert(graph: Graph, view: Graph, casts: CastPlan) -> None:
     """Put in the conversions of a plan, and let their readers read them."""
     readers = [(c, reader) for c in casts.conversions for reader in c.readers]
     for conversion in casts.conversions:
         made = _made_for(view, conversion, graph)
         for node in made:
             graph.add(node, behind=view.nodes[conversion.port.node].name)
-        text = made[-1].name if made else port_text(view, conversion.source)
+        text = made[-1].name if made else view.text(conversion.source)
         for reader in conversion.readers:
-            graph.read(view.nodes[reader.node].name, reader.input, text)
+            graph.read(reader, text)
     redirected = {reader for _, reader in readers}
     for conversion, reader in readers:
         node = view.nodes[reader.node]
@@ -135,9 +134,7 @@ def _convert(graph: Graph, view: GraphView, casts: CastPlan) -> None:
         graph.wait(node.name, [f"^{view.nodes[i].name}" for i in awaited])
 
 
-def _made_for(
-    view: GraphView, conversion: Conversion, graph: Graph
-) -> tuple[NodeDef, ...]:
+def _made_for(view: Graph, conversion: Conversion, graph: Graph) -> tuple[NodeDef, ...]:
     """Return the nodes that make a converted tensor; the last one's output is it."""
     if conversion.is_identity:
         return ()
@@ -151,7 +148,7 @@ def _made_for(
         return (constant,)
     if conversion.hoist:
         return _hoisted(view, conversion, stem, graph)
-    source = port_text(view, conversion.source)
+    source = view.text(conversion.source)
     cast = _cast(graph.unused(stem), source, conversion, producer.proto)
     cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
     return (cast,)
@@ -165,7 +162,7 @@ def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> Node
 
 
 def _hoisted(
-    view: GraphView, conversion: Conversion, stem: str, graph: Graph
+    view: Graph, conversion: Conversion, stem: str, graph: Graph
 ) -> tuple[NodeDef, ...]:
     """Read and cast a variable outside its loops, and enter the low value.
 
@@ -176,7 +173,7 @@ def _hoisted(
     outermost = view.nodes[conversion.hoist[-1]]
     read = deepcopy(given)
     read.name = graph.unused(f"{stem}/read")
-    read.input[:] = [port_text(view, outermost.inputs[0])]
+    read.input[:] = [view.text(outermost.inputs[0])]
     mark(read, given)
     made = [read, _cast(graph.unused(stem), read.name, conversion, given)]
     for number in reversed(conversion.hoist):

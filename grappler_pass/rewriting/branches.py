@@ -10,9 +10,9 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import STAMP
-from grappler_pass.graph.editing import Graph, name_in, texts_of
+from grappler_pass.graph.editing import name_in, texts_of
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.view import Graph, Item
 
 _BOUND = CONTROL_FLOW_OPS | {"_Retval"}
 
@@ -43,8 +43,10 @@ def lighten_branches(
     into a Merge or a loop; what is fetched, or colocated with; what a node waits for
     without using it; what is used on another device, and would be sent there in vain.
     """
-    graph = Graph(graph_def)
     nodes = [node for node in graph_def.node if part_of_name in node.name]
+    if not nodes:
+        return None
+    graph = Graph(graph_def)
     pivots = _pivots(graph, nodes)
     kept = item.untouchable | graph.awaited
     # By output: the input that it passes on, and what to wait for instead.
@@ -60,13 +62,12 @@ def lighten_branches(
     def inputs_of(node: NodeDef) -> Iterator[str]:
         return chain.from_iterable(outside.get(t, [t]) for t in texts_of(node))
 
-    graph.redirect(inputs_of, set(map(name_in, outside)))
-    return graph.to_graph_def()
+    return graph.redirected(inputs_of, set(map(name_in, outside)))
 
 
 def _pivots(graph: Graph, nodes: Sequence[NodeDef]) -> dict[str, _Pivots]:
     """Return the pivots by predicate."""
-    loops = {node.name for node in graph.nodes.values() if node.op == "LoopCond"}
+    loops = {node.name for node in graph.nodes if node.op == "LoopCond"}
 
     def pivot(switch: NodeDef, output: str) -> str:
         """Return the control input that stands for a branch; "" where there is none."""
@@ -98,7 +99,7 @@ def _outside(
     outputs = (node.name, f"{node.name}:1")
     readers = list(chain.from_iterable(map(graph.reading, outputs)))
     is_bound = any(r.op in _BOUND or r.device != node.device for r in readers)
-    if not readers or is_bound or graph.readers(f"^{node.name}"):
+    if not readers or is_bound or graph.reading(f"^{node.name}"):
         return {}
     if node.op == "Identity":
         before = known.get(node.input[0])
@@ -159,8 +160,7 @@ def merge_equal_reads(
     if not instead:
         return None
     instead |= {f"^{name}": f"^{same}" for name, same in instead.items()}
-    graph.redirect(
+    return graph.redirected(
         lambda node: [instead.get(t.removesuffix(":0"), t) for t in node.input],
-        graph.nodes.keys() & instead.keys(),
+        graph.index.keys() & instead.keys(),
     )
-    return graph.to_graph_def()

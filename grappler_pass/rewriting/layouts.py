@@ -37,11 +37,17 @@ from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import cast_node, parts_of, split_fused
 from grappler_pass.eligibility.known_wrong import ends_in_channels
 from grappler_pass.graph.device_types import Home, device_type_at
-from grappler_pass.graph.editing import Graph, name_in, new_constant, new_node, texts_of
+from grappler_pass.graph.editing import (
+    name_in,
+    new_constant,
+    new_node,
+    split_input,
+    texts_of,
+)
 from grappler_pass.graph.op_table import CONVOLUTION_OPS
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
-from grappler_pass.graph.view import Port, split_input
+from grappler_pass.graph.view import Graph, Port
 from grappler_pass.graph.walks import reached
 from grappler_pass.planning.coloring import Gain
 from grappler_pass.planning.decisions import withdrawn
@@ -73,7 +79,7 @@ def lay_out(draft: Draft) -> Draft:
     if not firsts:
         return draft
     graph = Graph(draft.rewritten)
-    for node in map(graph.nodes.__getitem__, firsts):
+    for node in map(graph.proto, firsts):
         # The layout of a fused one is fixed, that of its parts is not.
         if parts_of(node):
             dtype = node.attr["T"].type
@@ -174,7 +180,7 @@ def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
     for node in graph_def.node:
         if node.op != "BiasAdd" or device_type_at(node, home) != "GPU":
             continue
-        conv = graph.nodes[name_in(node.input[0])]
+        conv = graph.proto(name_in(node.input[0]))
         is_half = conv.op == "Conv2D" and conv.attr["T"].type == half
         if not is_half or ends_in_channels(conv):
             continue
@@ -242,7 +248,7 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
       given: the names of nodes that stay, read or not.
     """
     graph = Graph(graph_def)
-    nodes = graph.nodes
+    nodes = {node.name: node.proto for node in graph.nodes}
     # Each tensor that is transposed twice, and what it is equal to.
     same: dict[str, str] = {}
     for node in nodes.values():
@@ -262,8 +268,7 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
         return [name_in(text) for text in read_by(nodes[name])]
 
     staying = set(reached(given, sources))
-    graph.redirect(read_by, nodes.keys() - staying)
-    return graph.to_graph_def()
+    return graph.redirected(read_by, nodes.keys() - staying)
 
 
 def _order(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[int]:

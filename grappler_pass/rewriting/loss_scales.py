@@ -22,9 +22,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_BOOL, DT_FLOAT
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
-from grappler_pass.graph.editing import Graph, data_of, name_in, new_constant, texts_of
+from grappler_pass.graph.editing import data_of, name_in, new_constant, texts_of
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.graph.walks import function_attrs, reached
 
 # What is 1 where the scale is.
@@ -41,12 +41,14 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
     None where there is no loss scale, or not the whole of it. The given graph is not
     written.
     """
-    graph = Graph(graph_def)
-    nodes = dict(graph.nodes)
+    nodes: dict[str, NodeDef] = {node.name: node for node in graph_def.node}
     updating = {name: node for name, node in nodes.items() if SCALE_UPDATE in name}
     outside = [node for name, node in nodes.items() if name not in updating]
     scales = {_scale_of(node): node for node in outside if SCALE in node.attr}
-    if not scales or not updating or not _are_whole(scales, outside, graph):
+    if not scales or not updating:
+        return None
+    graph = Graph(graph_def)
+    if not _are_whole(scales, outside, graph):
         return None
     staying = _staying(updating, outside, item.untouchable | graph.awaited)
     if staying is None:
@@ -78,10 +80,9 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
             )
         return f"{'^' if text.startswith('^') else ''}{instead[before].name}"
 
-    graph.redirect(lambda node: map(read, texts_of(node)), gone)
-    for node in instead.values():
-        graph.add(node)
-    return graph.to_graph_def()
+    return graph.redirected(
+        lambda node: map(read, texts_of(node)), gone, new=instead.values()
+    )
 
 
 def _scale_of(node: NodeDef) -> str | None:

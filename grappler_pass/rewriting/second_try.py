@@ -48,7 +48,7 @@ from grappler_pass.annotations import (
     SCALE_UPDATE,
     SKIPPED_ASSIGNMENT,
 )
-from grappler_pass.graph.editing import Graph, data_of, name_in, new_node, texts_of
+from grappler_pass.graph.editing import data_of, name_in, new_node, texts_of
 from grappler_pass.graph.op_table import (
     ENTER_OPS,
     EXIT_OPS,
@@ -57,8 +57,7 @@ from grappler_pass.graph.op_table import (
     READ_OPS,
 )
 from grappler_pass.graph.op_traits import has_effects, is_random
-from grappler_pass.graph.type_slots import signature_of
-from grappler_pass.graph.view import GraphView, Port, port_text, split_input
+from grappler_pass.graph.view import Graph
 from grappler_pass.graph.walks import reached
 
 NAME = "tf_amp_again"
@@ -105,13 +104,15 @@ def _taken_again(
       call: for gradients.
       prefix: of the names of new nodes.
     """
-    view = GraphView.from_graph_def(graph_def)
+    view = Graph(graph_def)
     region, told = _region_of(view, call), _told(view, call)
-    if region is None or any(_dtype(view, text) != DT_BOOL for text in data_of(told)):
+    if region is None or any(
+        view.dtype(view.port(text)) != DT_BOOL for text in data_of(told)
+    ):
         return None
     again = _Again(view, call, *region, prefix, told)
     # What is run up to the end of the call, in this round of the loops around.
-    around = view.loops(_port_of(view, call.scale).node)
+    around = view.loops(view.port(call.scale).node)
 
     def sources(index: int) -> Sequence[int]:
         node = view.nodes[index]
@@ -127,19 +128,14 @@ def _taken_again(
         adjusts = bool(scope_of(node.name))
         return [again.instead_of(text, adjusts=adjusts) for text in texts_of(node)]
 
-    graph = Graph(graph_def)
-    graph.redirect(inputs_of)
-    again.complete()
-    for node in again.made:
-        graph.add(node)
-    return graph.to_graph_def()
+    return view.redirected(inputs_of, new=again.complete())
 
 
-def _told(view: GraphView, call: GradientCall) -> tuple[str, ...]:
+def _told(view: Graph, call: GradientCall) -> tuple[str, ...]:
     """Return the flags of a call's scope that others read, or wait for."""
     within = {n.index for n in view.nodes if scope_of(n.name) == call.scope}
     read = [
-        port_text(view, port)
+        view.text(port)
         for i in sorted(within)
         for port in view.output_ports(i)
         if any(reader.node not in within for reader in view.readers(port))
@@ -166,7 +162,7 @@ class _Again:
       made: new nodes.
     """
 
-    view: GraphView
+    view: Graph
     call: GradientCall
     scaled: frozenset[int]
     copied: frozenset[int]
@@ -196,7 +192,7 @@ class _Again:
         if text not in self._chosen:
             name = f"chosen/{text.replace(':', '/')}"
             self._chosen[text] = f"{self.prefix}/{name}"
-            near, types = name_in(text), {"T": _dtype(self.view, text)}
+            near, types = name_in(text), {"T": self._dtype(text)}
             inputs = [text, self.call.is_finite]
             first = self._add(f"{name}/first", "Switch", inputs, near, **types)
             inputs = [f"{first}:1", self._second(text)]
@@ -212,8 +208,8 @@ class _Again:
         is_wait = text.startswith("^")
         return f"{'^' * is_wait}{self.prefix}/{text.removeprefix('^')}"
 
-    def complete(self) -> None:
-        """Add all that the new inputs need."""
+    def complete(self) -> Iterator[NodeDef]:
+        """Yield all that the new inputs need."""
         is_bool, first = {"T": DT_BOOL}, self.call.is_finite
         # What is run once the state is adjusted.
         waits = list(dict.fromkeys(f"^{name_in(text)}" for text in self.told))
@@ -233,6 +229,10 @@ class _Again:
             name, inputs = f"finite/first_{number}", [text, first, *waits]
             flag = self._add(name, "Switch", inputs, **is_bool)
             self._add(f"flag_{number}", "Merge", [f"{flag}:1", second], N=2, **is_bool)
+        yield from self.made
+
+    def _dtype(self, text: str) -> int:
+        return self.view.dtype(self.view.port(text))
 
     @property
     def _pivot(self) -> str:
@@ -256,7 +256,7 @@ class _Again:
             for i, text in enumerate(given):
                 if inputs[i] == text and not text.startswith("^"):
                     name = f"{node.name}/{text.replace(':', '/')}"
-                    types = {"T": _dtype(self.view, text)}
+                    types = {"T": self._dtype(text)}
                     waiting = [text, self._pivot]
                     inputs[i] = self._add(
                         name, "Identity", waiting, name_in(text), **types
@@ -267,7 +267,7 @@ class _Again:
     def _is_finite(self, number: int, text: str) -> str:
         """Return the text of whether a second gradient is finite."""
         name, near, gradient = f"finite/{number}", name_in(text), self._second(text)
-        dtype = _dtype(self.view, text)
+        dtype = self._dtype(text)
         if dtype in _PARTS:
             types = {"T": dtype, "Tout": _PARTS[dtype]}
             gradient = self._add(f"{name}/abs", "ComplexAbs", [gradient], near, **types)
@@ -314,11 +314,6 @@ class _Again:
         name = f"{self.prefix}/{name}"
         self.made.append(new_node(op, name, inputs, device, **attrs))
         return name
-
-
-def _dtype(view: GraphView, text: str) -> int:
-    port = _port_of(view, text)
-    return signature_of(view.nodes[port.node].proto).outputs[port.output].dtype
 
 
 # What shows whether all gradients are finite reads one of these.
@@ -370,13 +365,15 @@ class GradientCall(NamedTuple):
 
 def calls_in(graph_def: GraphDef) -> Iterator[GradientCall]:
     """Yield the calls of a graph."""
+    marked = [node for node in graph_def.node if AGAIN in node.attr]
+    if not marked:
+        return
     graph = Graph(graph_def)
     scopes: dict[str, list[NodeDef]] = defaultdict(list)
     for node in graph_def.node:
         scopes[scope_of(node.name)].append(node)
-    for node in graph_def.node:
-        if AGAIN in node.attr:
-            yield from _calls_of(node, graph, scopes)
+    for node in marked:
+        yield from _calls_of(node, graph, scopes)
 
 
 def scope_of(name: str) -> str:
@@ -418,9 +415,9 @@ def _calls_of(
             for node in scopes[scope]
             if node.op == "IsFinite"
             and name_in(node.input[0]) in names
-            and graph.nodes[name_in(node.input[0])].op in _SUMS
+            and graph.proto(name_in(node.input[0])).op in _SUMS
         ]
-        handle = _handle(scopes[scope], graph.nodes)
+        handle = _handle(scopes[scope], graph)
         if len(looking) == 1 and handle:
             counters = Counters(*places)
             yield GradientCall(
@@ -428,26 +425,26 @@ def _calls_of(
             )
 
 
-def _handle(within: Sequence[NodeDef], nodes: Mapping[str, NodeDef]) -> str:
+def _handle(within: Sequence[NodeDef], graph: Graph) -> str:
     """Return the text of the variable that holds the counters of a state."""
     names = {name_in(text) for node in within for text in texts_of(node)}
 
     def sources(name: str) -> list[str]:
-        return [name_in(text) for text in data_of(texts_of(nodes[name]))]
+        return [name_in(text) for text in data_of(texts_of(graph.proto(name)))]
 
     for name in reached(sorted(names), sources):
-        node = nodes[name]
+        node = graph.proto(name)
         is_state = LOSS_SCALE in node.attr and node.op == "ReadVariableOp"
         if is_state and node.attr["dtype"].type == DT_INT64:
             text = texts_of(node)[0]
-            while (node := nodes[name_in(text)]).op in ("Identity", "Switch"):
+            while (node := graph.proto(name_in(text))).op in ("Identity", "Switch"):
                 text = texts_of(node)[0]
             return text
     return ""
 
 
 def _region_of(
-    view: GraphView, call: GradientCall
+    view: Graph, call: GradientCall
 ) -> tuple[frozenset[int], frozenset[int]] | None:
     """Return the nodes between the scale of a call and its gradients, by number.
 
@@ -455,7 +452,7 @@ def _region_of(
     else is in a loop that some of them are in. None where that might have effects, or
     come out differently.
     """
-    scale = _port_of(view, call.scale)
+    scale = view.port(call.scale)
     own = view.frame(scale.node)
 
     def is_between(index: int) -> bool:
@@ -473,7 +470,7 @@ def _region_of(
         return [port.node for port in view.nodes[index].inputs]
 
     starts = [r.node for r in view.readers(scale) if is_between(r.node)]
-    ends = [_port_of(view, text).node for text in call.gradients]
+    ends = [view.port(text).node for text in call.gradients]
     after, before = set(reached(starts, readers)), set(reached(ends, sources))
     scaled = frozenset(after & before)
     whole = set(scaled)
@@ -493,9 +490,3 @@ def _region_of(
     if not scaled.issuperset(ends) or any(has_effects(o) or is_random(o) for o in ops):
         return None
     return scaled, frozenset(whole)
-
-
-def _port_of(view: GraphView, text: str) -> Port:
-    """Return the port that an input string names."""
-    name, output = split_input(text)
-    return Port(view.index[name], output)

@@ -11,6 +11,7 @@ fetch, or another effect, still does.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import types_pb2
@@ -18,11 +19,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.errors import AmpError
-from grappler_pass.graph.editing import name_in, readers_by_name
+from grappler_pass.graph.editing import name_in, split_input
 from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
 from grappler_pass.graph.type_slots import Arg, op_def_of, signature_of
-from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.view import Item
 from grappler_pass.graph.walks import reached
 
 _REF_OFFSET = 100
@@ -145,9 +146,12 @@ def lost_effects(
 
     `changed` names the old nodes that have other inputs among the new.
     """
-    readers = readers_by_name(old.values())
+    readers: dict[str, set[str]] = defaultdict(set)
+    for node in old.values():
+        for source in _sources(node):
+            readers[source].add(node.name)
     effects = (name for name, node in old.items() if has_effect(node.op))
-    behind = set(reached(effects, lambda name: [n.name for n in readers.get(name, ())]))
+    behind = set(reached(effects, readers.__getitem__))
     for name in changed:
         awaited = _sources(old[name]) & behind
         missing = _no_longer_near(name, awaited, old, new) if awaited else set()

@@ -26,7 +26,7 @@ from grappler_pass.functions.conversion import (
 )
 from grappler_pass.graph.op_table import ALLOW, OP_TABLE
 from grappler_pass.graph.shapes import Shapes
-from grappler_pass.graph.view import GraphError, GraphView, Item, Node
+from grappler_pass.graph.view import Graph, GraphError, Item, Node
 from grappler_pass.planning.draft import Trial
 from tf_amp.run.stand_ins import NodeRole, roles_for
 from tf_amp.tracing.grappler_preview import with_bodies
@@ -87,7 +87,7 @@ def digest_of_products(graph_def: GraphDef, shapes: Shapes) -> str:
 
 
 def digests_of_nodes(
-    graph_def: GraphDef, view: GraphView, shapes: Shapes
+    graph_def: GraphDef, view: Graph, shapes: Shapes
 ) -> dict[int, bytes]:
     """Return by its number what each node computes from what, as a digest."""
     functions = _FunctionDigests(library_of(graph_def))
@@ -102,11 +102,11 @@ class _FunctionDigests:
         self._digests: dict[str, bytes] = {}
 
     def digest_of_graph(self, graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
-        view = GraphView.from_graph_def(graph_def, item)
+        view = Graph(graph_def, item)
         return _digest(sorted(self.digests_of_nodes(graph_def, view, shapes).values()))
 
     def digests_of_nodes(
-        self, graph_def: GraphDef, view: GraphView, shapes: Shapes
+        self, graph_def: GraphDef, view: Graph, shapes: Shapes
     ) -> dict[int, bytes]:
         role_of = roles_for(graph_def)
         digests: dict[int, bytes] = {}

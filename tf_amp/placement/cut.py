@@ -30,7 +30,7 @@ from grappler_pass.graph.type_slots import (
     op_def_of,
     signature_of,
 )
-from grappler_pass.graph.view import GraphView, Item, Node
+from grappler_pass.graph.view import Graph, Item, Node
 from grappler_pass.graph.walks import function_attrs
 from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
@@ -125,7 +125,7 @@ def place_graph(
     What the caller relies on stays where it is, and all does unless `margin`, a share
     of the step, is gained.
     """
-    view = GraphView.from_graph_def(graph_def, item, site.home_type)
+    view = Graph(graph_def, item, site.home_type)
     division = _Division(view, site)
     # Casts may have come later than shapes were inferred.
     known: dict[str, tuple[Shape | None, ...]] = dict(shapes)
@@ -176,7 +176,7 @@ def place_graph(
 
 def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> frozenset[str]:
     """Name the nodes that stay where they are, whatever it costs."""
-    view = GraphView.from_graph_def(graph_def, item, site.home_type)
+    view = Graph(graph_def, item, site.home_type)
     sides = _Division(view, site).sides
     return frozenset(n.name for n in view.nodes if sides[n.index] < 0)
 
@@ -190,7 +190,7 @@ class _Division:
       count: of variables.
     """
 
-    def __init__(self, view: GraphView, site: Site) -> None:
+    def __init__(self, view: Graph, site: Site) -> None:
         self._view, self._site = view, site
         self.slots = SlotTable.from_view(view)
         places = [short_name(node.device) or site.home for node in view.nodes]
@@ -268,7 +268,7 @@ class _Division:
         return Problem(home, away, terms)
 
 
-def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
+def may_move(view: Graph, node: Node, device_types: Sequence[str]) -> bool:
     """Return whether a node may run on a device of any of these types.
 
     Not: what has state or draws random numbers, reads or makes other things than plain
@@ -293,7 +293,7 @@ def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
     return all(kernel_exists(node.op, types, each) for each in device_types)
 
 
-def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
+def colocated(view: Graph) -> tuple[tuple[int, ...], ...]:
     """Return all nodes in groups that must share a device: by `_class`.
 
     A class may name a node, which then belongs to the group, or stand for itself.

@@ -20,10 +20,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions.conversion import bodies_of
+from grappler_pass.graph.editing import split_input
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
-from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Settings
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError

@@ -35,7 +35,7 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.shapes import Shapes, shape_from_proto
 from grappler_pass.graph.type_slots import signature_of
-from grappler_pass.graph.view import GraphView, Item, Node, Port
+from grappler_pass.graph.view import Graph, Item, Node, Port
 from tf_amp.errors import AmpError
 from tf_amp.run.stand_ins import (
     HANDLES,
@@ -81,14 +81,14 @@ def sandbox_from_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> Sandb
       NotRunnableError: something needed has no known type or shape.
       GraphError: it is not a graph.
     """
-    view = GraphView.from_graph_def(graph_def, item)
+    view = Graph(graph_def, item)
     return _Copy(view, graph_def, shapes).sandbox()
 
 
 class _Copy:
     """A sandbox under way: nodes made so far, and what stands for each port."""
 
-    def __init__(self, view: GraphView, graph_def: GraphDef, shapes: Shapes) -> None:
+    def __init__(self, view: Graph, graph_def: GraphDef, shapes: Shapes) -> None:
         self._view = view
         self._given = graph_def
         self._shapes = shapes

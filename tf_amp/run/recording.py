@@ -19,9 +19,14 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph.editing import name_in, new_constant, new_node, texts_of
+from grappler_pass.graph.editing import (
+    name_in,
+    new_constant,
+    new_node,
+    split_input,
+    texts_of,
+)
 from grappler_pass.graph.type_slots import FLOAT32
-from grappler_pass.graph.view import split_input
 from tf_amp.run.graph_copy import Array
 
 # In the names of the nodes that are added.

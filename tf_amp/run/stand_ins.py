@@ -32,7 +32,7 @@ from grappler_pass.graph.op_table import (
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
 from grappler_pass.graph.type_slots import op_def_of
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.graph.walks import function_attrs
 
 _TEXT = types_pb2.DT_STRING
@@ -68,7 +68,7 @@ _PASS = (
 )
 # Ops with results of unknown shape that have, as a rule, the shape of this input.
 _SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
-_Bound = Callable[[GraphView, Shapes, Node], "int | None"]
+_Bound = Callable[[Graph, Shapes, Node], "int | None"]
 
 
 class NodeRole(enum.Enum):
@@ -159,7 +159,7 @@ def role_of_op(op: str) -> NodeRole:
     return NodeRole.COMPUTE if has_private_state else NodeRole.SOURCE
 
 
-def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
+def shape_at(view: Graph, shapes: Shapes, port: Port) -> Shape | None:
     """Return the shape of a port, or what a neighbor shows of it; None: unknown."""
     shape = known_shape(shapes, view, port)
     node = view.nodes[port.node]
@@ -171,7 +171,7 @@ def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
     return shape
 
 
-def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
+def upper_bounds(view: Graph, shapes: Shapes) -> Mapping[Port, int]:
     """Return by port the bound of its integers, where a reader shows one."""
     bounds: dict[Port, int] = {}
     for node in view.nodes:
@@ -191,7 +191,7 @@ def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
     return bounds
 
 
-def _rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+def _rows(view: Graph, shapes: Shapes, node: Node) -> int | None:
     """Return how many rows a gather chooses from."""
     shape = known_shape(shapes, view, node.inputs[0])
     axis = _constant(view, node.inputs[2]) if len(node.inputs) > 2 else 0
@@ -200,7 +200,7 @@ def _rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
     return shape[axis]
 
 
-def _variable_rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+def _variable_rows(view: Graph, shapes: Shapes, node: Node) -> int | None:
     """Return how many rows the variable behind a handle has."""
     handle = view.nodes[node.inputs[0].node]
     while handle.op in FORWARDING_OPS:
@@ -215,7 +215,7 @@ def _variable_rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
     return shape[0] if shape else None
 
 
-def _classes(view: GraphView, shapes: Shapes, node: Node) -> int | None:
+def _classes(view: Graph, shapes: Shapes, node: Node) -> int | None:
     shape = known_shape(shapes, view, node.inputs[0])
     return shape[-1] if shape else None
 
@@ -234,7 +234,7 @@ _INDEXED: Mapping[str, tuple[int, _Bound]] = {
 }
 
 
-def _constant(view: GraphView, port: Port) -> int | None:
+def _constant(view: Graph, port: Port) -> int | None:
     node = view.nodes[port.node]
     if node.op != "Const":
         return None

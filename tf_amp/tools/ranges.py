@@ -24,7 +24,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ENTER_OPS, NEXT_ITERATION_OPS, SWITCH_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.planning.prices import op_call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges, TensorRange
@@ -99,7 +99,7 @@ def ranges_of_script(
     def records_of(case: GraphCase) -> Records | None:
         if case.settings.fuses:
             return None
-        view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
+        view = Graph(case.graph_def, case.item, case.settings.home)
         return statistics.records_of(view, case.shapes)
 
     run_recorded(run, environment, records_of, WithoutXla())
@@ -144,7 +144,7 @@ def ranges_of(
     """
     case = plain_case(function, fetches)
     taken = data.checked_batches(batches, data.specs_of(function))
-    view = GraphView.from_graph_def(case.graph_def, case.item, case.settings.home)
+    view = Graph(case.graph_def, case.item, case.settings.home)
     statistics, records = Statistics(), None
     for batch in progress.each(taken, "running batches"):
         contents = {**case.values, **data.batch_by_placeholder(function, batch)}
@@ -176,7 +176,7 @@ def joined(several: Iterable[Ranges]) -> Ranges:
     return Ranges(tuple(itertools.chain.from_iterable(rows.values())), batches)
 
 
-def _tensors_in(view: GraphView, shapes: Shapes) -> dict[str, TensorRange]:
+def _tensors_in(view: Graph, shapes: Shapes) -> dict[str, TensorRange]:
     """Return the tensors that may be in 16 bits, by their names in the graph.
 
     They are what operations make or read that may be in either 16-bit type. Nothing has
@@ -210,7 +210,7 @@ def _tensors_in(view: GraphView, shapes: Shapes) -> dict[str, TensorRange]:
 
 
 def _ports(
-    view: GraphView, slots: SlotTable, eligible: Sequence[bool]
+    view: Graph, slots: SlotTable, eligible: Sequence[bool]
 ) -> dict[Port, tuple[str, ...]]:
     """Return the tensors in question, each with the names of those that read it."""
 
@@ -237,7 +237,7 @@ def _ports(
     }
 
 
-def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int | None:
+def _depth(view: Graph, slots: SlotTable, shapes: Shapes, node: Node) -> int | None:
     """Return how many numbers one element of a node's output is the sum of."""
 
     def spec(port: Port) -> TensorSpec:
@@ -277,7 +277,7 @@ class Statistics:
         self._graphs: list[_GraphRanges] = []
         self._lock = renewed_lock()
 
-    def records_of(self, view: GraphView, shapes: Shapes) -> Records:
+    def records_of(self, view: Graph, shapes: Shapes) -> Records:
         """Return the records that the ranges of another graph are made from."""
         graph = _GraphRanges(_tensors_in(view, shapes))
         self._graphs.append(graph)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import GraphView, Node
+    from grappler_pass.graph.view import Graph, Node
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
@@ -170,7 +170,7 @@ def forward_names(node: Any) -> tuple[str, ...]:
     return forward_from(op).names[1:] if op is not None else ()
 
 
-def is_gradient(view: GraphView, node: Node) -> bool:
+def is_gradient(view: Graph, node: Node) -> bool:
     """Return whether a node is of the backward pass: a gradient, or a sum of some.
 
     A sum of what several readers of a tensor contribute is no operation's gradient.
@@ -255,7 +255,7 @@ def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
     return completed
 
 
-def variable_names(view: GraphView) -> Mapping[str, str]:
+def variable_names(view: Graph) -> Mapping[str, str]:
     """Return what the program calls its variables, by name of the handle's node."""
     found: dict[str, str] = {}
     for node in view.nodes:
@@ -306,7 +306,7 @@ def values_of_session(session: Any) -> Values:
     return value_of
 
 
-def _readers(view: GraphView, node: Node) -> Iterator[Node]:
+def _readers(view: Graph, node: Node) -> Iterator[Node]:
     """Yield what reads a handle, in branches too."""
 
     def readers(index: int) -> list[int]:

@@ -38,7 +38,7 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.type_slots import DTYPE_NAMES
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.graph.walks import reached
 from tf_amp.errors import AmpError
 from tf_amp.run.graph_copy import Content, describe
@@ -112,7 +112,7 @@ class Search:
         graph = GraphDef.FromString(graph_def)
         # While they live, it is known what each node is a gradient of.
         self._traced = traced_in(graph)
-        self._view = view = GraphView.from_graph_def(graph)
+        self._view = view = Graph(graph)
         watch = _watch(view, number)
         ports = watch.inputs[: len(inputs)]
         given = {_source(view, port): place for place, port in enumerate(ports)}
@@ -294,14 +294,14 @@ class Search:
         return min(ends, key=place.__getitem__, default=None)
 
 
-def _watch(view: GraphView, number: str) -> Node:
+def _watch(view: Graph, number: str) -> Node:
     for node in view.nodes:
         if WATCH in node.proto.attr and node.proto.attr[WATCH].s.decode() == number:
             return node
     raise NotReplayableError("the graph that ran is not known")
 
 
-def _source(view: GraphView, port: Port) -> Port:
+def _source(view: Graph, port: Port) -> Port:
     """Return the port that a value was made at, upstream of what just passes it on."""
     node = view.nodes[port.node]
     while node.op in _PASSING:
@@ -310,7 +310,7 @@ def _source(view: GraphView, port: Port) -> Port:
     return port
 
 
-def _predicate(view: GraphView, watch: Node) -> int:
+def _predicate(view: Graph, watch: Node) -> int:
     """Return the node that decides whether the watch runs.
 
     Where what it is given comes in without a Switch, it waits for a pivot.
@@ -331,14 +331,14 @@ def _given_name(place: int) -> str:
     return f"tf_amp_given_{place}"
 
 
-def anchors(view: GraphView, node: Node) -> tuple[int, ...]:
+def anchors(view: Graph, node: Node) -> tuple[int, ...]:
     """Return what a constant waits for, which says which loop or branch it is in."""
     if node.inputs:
         return ()
     return tuple(i for i in node.controls if not has_effects(view.nodes[i].op))
 
 
-def hidden_nodes(view: GraphView, needed: Sequence[int]) -> set[int]:
+def hidden_nodes(view: Graph, needed: Sequence[int]) -> set[int]:
     """Return the nodes in loops and in branches."""
     hidden: set[int] = set()
     for index in needed:

@@ -7,7 +7,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework import meta_graph
 
 from grappler_pass.eligibility.reads import VariableReads
-from grappler_pass.graph.view import GraphView, Item, Port
+from grappler_pass.graph.view import Graph, Item, Port
 from tests.text_graph import graph_from_text
 
 VARIABLE = """
@@ -48,9 +48,9 @@ ROWS = f"""
 """
 
 
-def reads_of(text: str, feed: str = "") -> tuple[GraphView, VariableReads]:
+def reads_of(text: str, feed: str = "") -> tuple[Graph, VariableReads]:
     item = Item(feed=tuple(feed.split()))
-    view = GraphView.from_graph_def(graph_from_text(text), item)
+    view = Graph(graph_from_text(text), item)
     return view, VariableReads.from_view(view)
 
 
@@ -182,7 +182,7 @@ def test_what_a_graph_leaves_out_counts_as_the_default_and_stays_out() -> None:
     meta_graph.strip_graph_default_valued_attrs(stripped)
     given = MetaGraphDef.FromString(stripped.SerializeToString()).graph_def
     assert "container" not in given.node[0].attr, "nothing is left out"
-    reads = VariableReads.from_view(GraphView.from_graph_def(stripped.graph_def))
+    reads = VariableReads.from_view(Graph(stripped.graph_def))
     assert reads == reads_of(text)[1]
     assert len(reads.canonical) == 1
     assert stripped.graph_def == given

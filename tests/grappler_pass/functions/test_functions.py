@@ -20,7 +20,7 @@ from grappler_pass.functions.conversion import (
     reachable_from,
 )
 from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 from tests.random_graphs import random_graph
 from tests.soundness import assert_valid
 
@@ -99,7 +99,7 @@ def test_arguments_and_results_are_held_and_side_effects_kept():
         return 2 * x, x
 
     graph_def, item = graph_from_function(traced(add, tf.TensorSpec(())), {})
-    view = GraphView.from_graph_def(graph_def, item)
+    view = Graph(graph_def, item)
     assert item.feed[0] == "x"
     assert [view.nodes[view.index[name]].op for name in item.fetch] == ["Identity"] * 2
     kept = {view.nodes[view.index[name]].op for name in item.preserve}

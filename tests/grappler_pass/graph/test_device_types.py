@@ -8,7 +8,7 @@ from grappler_pass.errors import StageError
 from grappler_pass.graph import type_slots
 from grappler_pass.graph.device_types import DeviceError, Home, device_type_of
 from grappler_pass.graph.type_slots import ABSENT_GPU
-from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.graph.view import Graph, Item
 from tests.rewriters import rewritten_by, settings_of
 from tests.text_graph import graph_from_text
 
@@ -24,7 +24,7 @@ PROGRAM = """
 
 
 def types_at(home: Home | None, text: str = PROGRAM) -> dict[str, str]:
-    view = GraphView.from_graph_def(graph_from_text(text), home=home)
+    view = Graph(graph_from_text(text), home=home)
     return {node.name: node.device_type for node in view.nodes}
 
 
@@ -42,7 +42,7 @@ def test_a_device_string_names_its_kind(device: str, kind: str) -> None:
 
 @pytest.mark.parametrize("device", ["", "/job:worker/task:1", "/device:*"])
 def test_a_string_that_names_no_device_is_refused(device: str) -> None:
-    with pytest.raises(DeviceError, match=r"ask Node\.device_type of a GraphView"):
+    with pytest.raises(DeviceError, match=r"ask Node\.device_type of a Graph"):
         device_type_of(device)
 
 
@@ -82,7 +82,7 @@ def test_what_xla_compiles_is_on_one_device_whatever_its_nodes_name() -> None:
 
 
 def test_a_node_without_a_device_in_a_graph_without_a_home_is_not_guessed() -> None:
-    view = GraphView.from_graph_def(graph_from_text(PROGRAM))
+    view = Graph(graph_from_text(PROGRAM))
     assert view.nodes[view.index["named"]].device_type == "CPU"
     with pytest.raises(DeviceError, match=r"'product' names no device.*a home"):
         _ = view.nodes[view.index["product"]].device_type

@@ -17,7 +17,7 @@ from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
-from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.pipeline import Settings, plan_graph
 from grappler_pass.planning.draft import CastPlan, Draft, plan_casts
 from grappler_pass.planning.memory import peak_of
@@ -39,7 +39,7 @@ def peak(graph_def: GraphDef, fetch: str, low: str = "", feed: str = "") -> int:
 
 
 def colored(graph_def: GraphDef, item: Item, low: str) -> Draft:
-    view = GraphView.from_graph_def(graph_def, item)
+    view = Graph(graph_def, item)
     slots = SlotTable.from_view(view)
     firsts = {slots.slots_of[view.index[name]][0] for name in low.split()}
     return Draft(
@@ -119,7 +119,7 @@ def random_chain(draw: random.Random) -> tuple[GraphDef, str]:
 
 def simulated(graph_def: GraphDef, fetch: str) -> int:
     """Run with reference counts, one node after the other."""
-    view = GraphView.from_graph_def(graph_def)
+    view = Graph(graph_def)
     shapes = shapes_of(graph_def)
     wanted = set(fetch.split())
     tensor_of: dict[int, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.planning.shape_guesses import fill_shapes
 from tests.text_graph import graph_from_text
 
@@ -29,7 +29,7 @@ x = Placeholder
 )
 def test_beside_an_unknown_operand(line, known, guess) -> None:
     graph_def = graph_from_text(f"{POPPED}\n{line}\nfetch = Identity(y)")
-    view = GraphView.from_graph_def(graph_def, Item(fetch=("fetch",)))
+    view = Graph(graph_def, Item(fetch=("fetch",)))
     unknown = {"list": (), "axis": ((),), "popped": (None, None), "y": (None,)}
     filled = fill_shapes(view, {**unknown, "x": (known,)})
     assert filled["y"] == (guess,)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 from grappler_pass.planning.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
 from grappler_pass.planning.coloring import gain_error
 from grappler_pass.planning.plan import Cause
@@ -123,7 +123,7 @@ def prices_of(sources: Sequence[str]) -> Prices:
 
 def error_of(ops: str, prices: Prices) -> float:
     lines = [f"n{i} = {op}" for i, op in enumerate(ops.split())]
-    view = GraphView.from_graph_def(graph_from_text("\n".join(lines)))
+    view = Graph(graph_from_text("\n".join(lines)))
     return gain_error(view, prices, range(len(lines)), ())
 
 
@@ -135,7 +135,7 @@ def test_errors_of_one_op_add_up_and_those_of_two_in_quadrature() -> None:
 
 
 def test_a_cast_adds_its_own_error() -> None:
-    view = GraphView.from_graph_def(graph_from_text("n = NoOp"))
+    view = Graph(graph_from_text("n = NoOp"))
     term = CastTerm(0, frozenset({1}), 1.0, 1.0, error=0.2)
     prices = prices_of(["profile"])
     assert gain_error(view, prices, (), [(2.0, term)]) == pytest.approx(0.4)

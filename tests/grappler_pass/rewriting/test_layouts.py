@@ -12,10 +12,10 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import DeviceProfile, OpCall, Price
-from grappler_pass.graph.editing import Graph, new_constant, new_node
+from grappler_pass.graph.editing import new_constant, new_node
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.view import Graph, Item, Reader
 from grappler_pass.pipeline import Rewrite, optimize
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Cause
@@ -65,7 +65,7 @@ def convolution() -> GraphDef:
 def transposed(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return a graph with transposes around its convolution, as TensorFlow would."""
     graph = Graph(graph_def)
-    conv, readers = graph.edit("conv"), graph.readers("conv")
+    conv, readers = graph.edit("conv"), graph.readers(graph.port("conv"))
     conv.attr["data_format"].s = b"NHWC"
     dtype = conv.attr["T"].type
     for name, order, source in (
@@ -75,8 +75,9 @@ def transposed(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
         axes = graph.add(new_constant(f"{name}/axes", order, device=GPU))
         types = {"T": dtype, "Tperm": types_pb2.DT_INT32}
         graph.add(new_node("Transpose", name, [source, axes], GPU, **types))
-    graph.read("conv", 0, "before")
-    graph.replace(readers, "after")
+    graph.read(Reader(graph.index["conv"], 0), "before")
+    for reader in readers:
+        graph.read(reader, "after")
     return graph.to_graph_def()
 
 

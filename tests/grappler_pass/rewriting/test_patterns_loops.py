@@ -6,7 +6,7 @@ import functools
 
 import tensorflow as tf
 
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 from tests.grappler_pass.rewriting.patterns import (
     CONTROL_FLOWS,
     gradients_of,
@@ -32,7 +32,7 @@ in_pairs = functools.partial(
 
 
 def casts_in_loops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
-    view = GraphView.from_graph_def(graph_def)
+    view = Graph(graph_def)
     return [n.name for n in view.nodes if n.op == "Cast" and view.frame(n.index)]
 
 
@@ -164,7 +164,7 @@ def test_a_tensor_array_that_a_denied_op_fills_stays_float32(s: Sketch):
 
 def assert_lists_of_one_type(graph_def: tf.compat.v1.GraphDef) -> None:
     """Check that ops joined by a list handle in this graph agree on its type."""
-    view = GraphView.from_graph_def(graph_def)
+    view = Graph(graph_def)
     keys = ("element_dtype", "dtype", "T")
     list_ops = ("TensorList", "TensorArray", "EmptyTensorList")
     groups: dict[int, set[int]] = {}
@@ -180,7 +180,7 @@ def assert_lists_of_one_type(graph_def: tf.compat.v1.GraphDef) -> None:
     assert not mixed, f"lists of several types: {mixed}"
 
 
-def _handle_roots(view: GraphView) -> list[int]:
+def _handle_roots(view: Graph) -> list[int]:
     """Join list ops and control flow by the edges that carry a handle."""
     carriers = ("TensorList", "TensorArray", "EmptyTensorList")
     passing = ("Enter", "Exit", "Merge", "Switch", "NextIteration", "Identity")

@@ -29,7 +29,7 @@ from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.functions import conversion
-from grappler_pass.graph.editing import Graph, Reader, name_in, new_node
+from grappler_pass.graph.editing import name_in, new_node, split_input
 from grappler_pass.graph.op_table import (
     PLAIN_CALL_OPS,
     READ_OPS,
@@ -37,7 +37,7 @@ from grappler_pass.graph.op_table import (
     VARIABLE_OPS,
 )
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32
-from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.view import Graph, Item, Reader
 from grappler_pass.planning.draft import Settings
 from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
 from tf_amp.tools.convert.job import Storage
@@ -93,7 +93,7 @@ def store_low(
         handles = [place.tensor for place in places if place.function == name]
         uses = (use for group in chosen for use in group.uses if use.function == name)
         _retype_variables(body, handles, [use.node.name for use in uses], low_dtype)
-        stays = (node for node in body.nodes if node in captured or excluded_by(node))
+        stays = (name for name in body.index if name in captured or excluded_by(name))
         constants += _retype_constants(body, low_dtype, frozenset(stays))
     _write_nodes(bodies.pop(MAIN), graph_def)
     for function in graph_def.library.function:
@@ -124,34 +124,35 @@ def _retype_variables(
     the DataType that they are stored as.
     """
     for name in handles:
-        if name in graph.nodes and graph.nodes[name].op in VARIABLE_OPS:
+        if name in graph.index and graph.proto(name).op in VARIABLE_OPS:
             graph.edit(name).attr["dtype"].type = low_dtype
     for name in uses:
-        if graph.nodes[name].op in READ_OPS:
+        if graph.proto(name).op in READ_OPS:
             graph.edit(name).attr["dtype"].type = low_dtype
             if not _retype_save(graph, name, low_dtype):
                 _cast_up(graph, name, low_dtype)
     for name in handles:
-        if name not in graph.nodes or graph.nodes[name].op not in REF_VARIABLE_OPS:
+        if name not in graph.index or graph.proto(name).op not in REF_VARIABLE_OPS:
             continue
         # A variable of TensorFlow 1 is saved as it is; other readers get float32.
         others = []
-        for reader in graph.readers(name):
-            if reader.node.op == _SAVE:
+        for reader in graph.readers(graph.port(name)):
+            op = graph.nodes[reader.node].op
+            if op == _SAVE:
                 _save_low(graph, reader, low_dtype)
-            elif reader.node.op not in ASSIGNMENTS or reader.input:
+            elif op not in ASSIGNMENTS or reader.input:
                 others.append(reader)
         _cast_up_for(graph, others, name, low_dtype)
     # Last, since a new value may be what another variable is read as.
     for name in uses:
-        if graph.nodes[name].op in ASSIGNMENTS:
+        if graph.proto(name).op in ASSIGNMENTS:
             _retype_assignment(graph, name, low_dtype)
 
 
 def _retype_constants(graph: Graph, low_dtype: int, kept: Collection[str]) -> list[str]:
     """Store large constants of a graph in 16 bits, but for some; return their names."""
     stored = []
-    for name, node in list(graph.nodes.items()):
+    for name, node in [(node.name, node.proto) for node in graph.nodes]:
         is_constant = node.op == "Const" and node.attr["dtype"].type == FLOAT32
         if not is_constant or name in kept:
             continue
@@ -179,11 +180,12 @@ def _retype_assignment(graph: Graph, name: str, low_dtype: int) -> None:
     node.attr["T" if node.op == "Assign" else "dtype"].type = low_dtype
     passed = []
     source, output = split_input(node.input[1])
-    while graph.nodes[source].op == "Identity":
+    while graph.proto(source).op == "Identity":
         passed.append(source)
-        source, output = split_input(graph.nodes[source].input[0])
-    if graph.nodes[source].op != "RestoreV2":
-        graph.read(name, 1, _add_cast(graph, node.input[1], FLOAT32, low_dtype))
+        source, output = split_input(graph.proto(source).input[0])
+    if graph.proto(source).op != "RestoreV2":
+        cast = _add_cast(graph, node.input[1], FLOAT32, low_dtype)
+        graph.read(Reader(graph.index[name], 1), cast)
         return
     graph.edit(source).attr["dtypes"].list.type[output] = low_dtype
     for identity in passed:
@@ -195,12 +197,13 @@ def _retype_save(graph: Graph, name: str, low_dtype: int) -> bool:
     passed, saves = [], []
     waiting = [name]
     for source in waiting:
-        for reader in graph.readers(source):
-            if reader.node.op == _SAVE:
+        for reader in graph.readers(graph.port(source)):
+            node = graph.nodes[reader.node]
+            if node.op == _SAVE:
                 saves.append(reader)
-            elif reader.node.op == "Identity":
-                passed.append(reader.node.name)
-                waiting.append(reader.node.name)
+            elif node.op == "Identity":
+                passed.append(node.name)
+                waiting.append(node.name)
             else:
                 return False
     for identity in passed if saves else ():
@@ -211,15 +214,15 @@ def _retype_save(graph: Graph, name: str, low_dtype: int) -> bool:
 
 
 def _save_low(graph: Graph, save: Reader, low_dtype: int) -> None:
-    types = graph.edit(save.node.name).attr["dtypes"].list.type
+    types = graph.edit(graph.nodes[save.node].name).attr["dtypes"].list.type
     types[save.input - _BEFORE_TENSORS] = low_dtype
 
 
 def _cast_up(graph: Graph, name: str, low_dtype: int) -> None:
     """Give all readers of a node's value float32 again, of the same shape."""
-    cast = _cast_up_for(graph, graph.readers(name), name, low_dtype)
-    if cast and SHAPES in graph.nodes[name].attr:
-        graph.nodes[cast].attr[SHAPES].CopyFrom(graph.nodes[name].attr[SHAPES])
+    cast = _cast_up_for(graph, graph.readers(graph.port(name)), name, low_dtype)
+    if cast and SHAPES in graph.proto(name).attr:
+        graph.edit(cast).attr[SHAPES].CopyFrom(graph.proto(name).attr[SHAPES])
 
 
 def _cast_up_for(
@@ -229,7 +232,8 @@ def _cast_up_for(
     if not readers:
         return ""
     cast = _add_cast(graph, tensor, low_dtype, FLOAT32)
-    graph.replace(readers, cast)
+    for reader in readers:
+        graph.read(reader, cast)
     return cast
 
 
@@ -254,20 +258,20 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
     signatures = sorted(meta_graph.signature_def.items())
     # Tensors in 16 bits, and inputs of calls that take them.
     low: set[str] = set()
-    taking: list[tuple[str, int]] = []
+    taking: list[Reader] = []
     for info in (info for _, each in signatures for info in each.inputs.values()):
         name = name_in(info.name)
-        if _is_float32(info) and graph.nodes[name].op == "Placeholder":
+        if _is_float32(info) and graph.proto(name).op == "Placeholder":
             graph.edit(name).attr["dtype"].type = low_dtype
             low.add(name)
     wrappers = _retype_wrappers(meta_graph, low_dtype)
-    for name, node in graph.nodes.items():
+    for name, node in [(node.name, node.proto) for node in graph.nodes]:
         if node.op not in PLAIN_CALL_OPS or node.attr["f"].func.name not in wrappers:
             continue
         arguments, results = wrappers[node.attr["f"].func.name]
         for position in arguments:
             graph.edit(name).attr["Tin"].list.type[position] = low_dtype
-            taking.append((name, position))
+            taking.append(Reader(graph.index[name], position))
         for output in results:
             graph.edit(name).attr["Tout"].list.type[output] = low_dtype
             low.add(f"{name}:{output}" if output else name)
@@ -279,11 +283,12 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
 
     # Casts for all that takes float32 of 16 bits, or the other way round.
     for tensor in sorted(low):
-        readers = graph.readers(tensor)
-        others = [r for r in readers if (r.node.name, r.input) not in taking]
+        readers = graph.readers(graph.port(tensor))
+        others = [reader for reader in readers if reader not in taking]
         _cast_up_for(graph, others, tensor, low_dtype)
-    for name, position in taking:
-        graph.read(name, position, lowered(graph.nodes[name].input[position]))
+    for taker in taking:
+        tensor = graph.text(graph.nodes[taker.node].inputs[taker.input])
+        graph.read(taker, lowered(tensor))
     changed = []
     for name, signature in signatures:
         for key, info in sorted(signature.inputs.items()):
@@ -344,8 +349,8 @@ def _retype_function(
     results = frozenset(i for i, arg in enumerate(outputs) if arg.type == FLOAT32)
     for index in results:
         name = item.fetch[index]
-        cast = _add_cast(graph, graph.nodes[name].input[0], FLOAT32, low_dtype)
-        graph.read(name, 0, cast)
+        cast = _add_cast(graph, graph.proto(name).input[0], FLOAT32, low_dtype)
+        graph.read(Reader(graph.index[name], 0), cast)
         graph.edit(name).attr["T"].type = outputs[index].type = low_dtype
     function.CopyFrom(conversion.function_from_graph(graph.to_graph_def(), function))
     return arguments, results

@@ -25,7 +25,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.functions import conversion
-from grappler_pass.graph.editing import Graph, name_in
+from grappler_pass.graph.editing import name_in, split_input
 from grappler_pass.graph.op_table import (
     CALL_OPS,
     FORWARDING_OPS,
@@ -37,7 +37,7 @@ from grappler_pass.graph.op_table import (
     WHILE_OPS,
 )
 from grappler_pass.graph.type_slots import op_def_of
-from grappler_pass.graph.view import split_input
+from grappler_pass.graph.view import Graph
 from grappler_pass.graph.walks import reached
 from tf_amp.errors import ConversionError
 from tf_amp.tools.convert.files import VARIABLES, unreadable
@@ -206,11 +206,11 @@ class Chooser:
         self._library = conversion.library_of(bodies[MAIN])
         self._uses: dict[Place, list[Use]] = {}
         self._meeting: list[tuple[Place, Place]] = []
-        nodes = bodies[MAIN].nodes
-        present = (name for name in fetched if name in nodes)
+        main = bodies[MAIN]
+        present = (name for name in fetched if name in main.index)
         # Of the graph itself, what runs for what is fetched.
         self._run_nodes = frozenset(
-            reached(present, lambda name: map(name_in, nodes[name].input))
+            reached(present, lambda name: map(name_in, main.proto(name).input))
         )
 
     def choose(self) -> tuple[list[VariableGroup], dict[str, str]]:
@@ -226,7 +226,7 @@ class Chooser:
 
     def _named_groups(self) -> tuple[VariableGroup, ...]:
         """Follow every variable, and join what the file shows to be the same one."""
-        for node in self._bodies[MAIN].nodes.values():
+        for node in self._bodies[MAIN].nodes:
             if node.op in VARIABLE_OPS:
                 self._follow(Place(MAIN, node.name))
         # Variables that functions of the model's objects are bound to, by number.
@@ -269,8 +269,10 @@ class Chooser:
                 whole = NodeDef(name=here.function, op="function")
                 self._uses[here].append(Use(here.function, whole, 0))
                 continue
-            for reader in self._bodies[here.function].readers(here.tensor):
-                use = Use(here.function, *reader)
+            body = self._bodies[here.function]
+            for reader in body.readers(body.port(here.tensor)):
+                node = body.nodes[reader.node].proto
+                use = Use(here.function, node, reader.input)
                 onward = tuple(self._onward(use))
                 waiting.extend(onward)
                 self._meeting.extend((here, there) for there in onward)
@@ -320,8 +322,8 @@ class Chooser:
             restore, output = self._restore_of(use)
             if restore is None:
                 continue
-            nodes = self._bodies[use.function].nodes
-            constants = [nodes[name_in(text)] for text in restore.input[1:3]]
+            body = self._bodies[use.function]
+            constants = [body.proto(name_in(text)) for text in restore.input[1:3]]
             if any(node.op != "Const" for node in constants):
                 continue
             names, slices = (
@@ -334,11 +336,11 @@ class Chooser:
         """Return the node, and its output, that a new value is restored by, if any."""
         if use.node.op not in ASSIGNMENTS:
             return None, 0
-        nodes = self._bodies[use.function].nodes
+        body = self._bodies[use.function]
         name, output = split_input(use.node.input[1])
-        while nodes[name].op == "Identity":
-            name, output = split_input(nodes[name].input[0])
-        return (nodes[name] if nodes[name].op == _RESTORE else None), output
+        while (node := body.proto(name)).op == "Identity":
+            name, output = split_input(node.input[0])
+        return (node if node.op == _RESTORE else None), output
 
     def _is_matrix(self, key: str) -> bool:
         shape = self._file.shapes.get(key, ())

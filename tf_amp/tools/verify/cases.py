@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import Graph
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig, with_settings
@@ -163,7 +163,7 @@ def watched(
       outputs: human-readable names of the tensors to compare, by `node:output`; None:
         all that the nodes which are fetched make.
     """
-    view = GraphView.from_graph_def(case.graph_def, case.item)
+    view = Graph(case.graph_def, case.item)
     if variables is None:
         variables = variable_names(view)
     fetches = case.item.fetch

@@ -26,7 +26,7 @@ from grappler_pass.eligibility.exclusions import (
     without_call_scopes,
 )
 from grappler_pass.functions import conversion
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import Graph, Node
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import checked_settings
 from tf_amp.config.setting_values import (
@@ -357,7 +357,7 @@ def _with_culprits(
 ) -> Verification:
     """Try parts of a plan beside the same controls until its culprits are known."""
     low = set(_low_nodes(plan))
-    view = GraphView.from_graph_def(case.graph_def, case.item)
+    view = Graph(case.graph_def, case.item)
     suspects = [view.nodes[index] for index in view.order]
     suspects = [node for node in suspects if node.name in low]
     rows = (row.slot.node for row in plan.decisions)

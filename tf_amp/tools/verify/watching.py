@@ -19,7 +19,7 @@ from grappler_pass.graph.op_table import EXIT_OPS, REF_VARIABLE_OPS, RESULT_OPS
 from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
-from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.view import Graph, Node, Port, Reader
 from grappler_pass.graph.walks import reached
 from tf_amp.run.graph_cases import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
@@ -33,7 +33,7 @@ _VARIABLES = REF_VARIABLE_OPS | {"Const", "ReadVariableOp", "_Arg"}
 
 
 def outputs_of(
-    view: GraphView, fetches: Iterable[str], names: Mapping[str, str] | None = None
+    view: Graph, fetches: Iterable[str], names: Mapping[str, str] | None = None
 ) -> Iterator[Watched]:
     """Yield the tensors that some nodes give to the caller.
 
@@ -55,7 +55,7 @@ def outputs_of(
 
 
 def gradients_of(
-    view: GraphView, lists: OpLists, shapes: Shapes, variables: Mapping[str, str]
+    view: Graph, lists: OpLists, shapes: Shapes, variables: Mapping[str, str]
 ) -> tuple[Watched, ...]:
     """Return the tensors that update variables of a training step, each once.
 
@@ -95,7 +95,7 @@ def gradients_of(
 class _Search:
     """Finds what updates begin with."""
 
-    view: GraphView
+    view: Graph
     region: list[int]
     shapes: Shapes
     hidden: frozenset[int]
