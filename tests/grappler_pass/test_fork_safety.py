@@ -18,7 +18,7 @@ _TAKERS = {
     "plans._made._lock": "plans.known()",
     "private._installing": "private.install_when_imported(private.CREATE_SESSION, id)",
     "memory._file._lock": "memory.keep('g', KeptVerdict('g', True, 2.0, 1.0, 0.0))",
-    "seen._lock": "seen.receive(_Graph({'x': x}), 'x', np.ones(2))",
+    "seen._lock": "seen.receive(_GraphRanges({'x': x}), 'x', np.ones(2))",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",
 }
 
@@ -34,7 +34,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from tf_amp.rewriting.resumed_plans import Memory
         import numpy as np
         from tf_amp.config.ranges import TensorRange
-        from tf_amp.tools.ranges import Statistics, _Graph
+        from tf_amp.tools.ranges import Statistics, _GraphRanges
         from tf_amp.training import checkpoint_record, scale_state
 
         x = TensorRange('x', 0, 'Exp')

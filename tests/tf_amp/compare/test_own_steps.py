@@ -243,7 +243,7 @@ def test_of_equal_instances_float32_stays(tmp_path: pathlib.Path) -> None:
         """
 rewriter.rewrite_graph = lambda data, item: rewrite(data, item) and None
 tf_amp.enable(dtype="bfloat16")
-wait = lambda x, delay: (time.sleep(0.02), x)[1]
+wait = lambda x, delay: (time.sleep(0.05), x)[1]
 labels = labels_of(30)
 while len(set(labels[-20:])) > 1:
     labels += labels_of(20)
