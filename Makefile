@@ -107,9 +107,11 @@ test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 			|| failed="$$failed $$version"; \
 	done; test -z "$$failed" || (echo "failed with:$$failed"; exit 1)
 
+# Sessions of TensorFlow 2.20 ask protobuf for what its release 7 has no more.
 .venv-tf%/.installed: $(SOURCES)
 	$(PYTHON) -m venv .venv-tf$*
-	.venv-tf$*/bin/pip install --editable '.[demo,test]' 'tensorflow-cpu==$*.*'
+	.venv-tf$*/bin/pip install --editable '.[demo,test]' 'tensorflow-cpu==$*.*' \
+		'protobuf<7'
 	.venv-tf$*/bin/pip install --no-deps 'tf_keras==$*.*'
 	touch $@
 
