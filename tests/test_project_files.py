@@ -5,6 +5,7 @@ Tests depend neither on the settings of whoever runs them nor on other tests.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -13,6 +14,7 @@ from absl import logging
 import keras_callbacks
 import tf_amp
 from tests import campaign
+from tests.other_versions import FAILURES
 from tests.processes import ROOT, run_python
 from tf_amp.commands import cli
 from tf_amp.config.amp_config import OPT_LEVEL, SWITCH
@@ -84,3 +86,10 @@ def test_plans_and_what_is_told_once_are_forgotten(
     assert host.current().is_news("said once")
     logging.log_first_n(logging.WARNING, "only once", 1)
     assert "only once" in caplog.text
+
+
+def test_what_is_expected_of_other_releases_names_tests() -> None:
+    for reasons in FAILURES.values():
+        for name in itertools.chain.from_iterable(reasons.values()):
+            path, _, test = name.partition("::")
+            assert f"def {test.partition('[')[0]}" in (ROOT / path).read_text(), name
