@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import pathlib
 import queue
@@ -18,14 +17,6 @@ from tests.faults.tree_copy import TreeCopy
 
 _FAST_TESTS = ("tests", "-m", "not slow")
 _FIRST_SECONDS, _FAST_SECONDS = 900.0, 3600.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One fault of a list."""
-
-    list_name: str
-    fault: Fault
 
 
 def sought(fault: Fault, copy: TreeCopy, *, first_only: bool) -> Row:
@@ -67,9 +58,9 @@ def _failing(
 class Campaign:
     """Faults to be sought, some at a time, each time in a copy of the sources."""
 
-    def __init__(self, jobs: Sequence[Job], *, first_only: bool) -> None:
+    def __init__(self, faults: Sequence[Fault], *, first_only: bool) -> None:
         """Take the faults to be sought; `first_only` as in `sought`."""
-        self._jobs = jobs
+        self._faults = faults
         self._first_only = first_only
         self._copies: queue.Queue[TreeCopy] = queue.Queue()
         self._lock = threading.Lock()
@@ -77,24 +68,23 @@ class Campaign:
     def run(self, processes: int) -> bool:
         """Seek the faults; tell whether tests found all of them."""
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            for number in range(min(processes, len(self._jobs))):
+            for number in range(min(processes, len(self._faults))):
                 copy = TreeCopy(pathlib.Path(folder, str(number)).resolve())
                 copy.check_imports()
                 self._copies.put(copy)
             with ThreadPoolExecutor(processes) as pool:
-                return all(list(pool.map(self._seek, self._jobs)))
+                return all(list(pool.map(self._seek, self._faults)))
 
-    def _seek(self, job: Job) -> bool:
+    def _seek(self, fault: Fault) -> bool:
         copy = self._copies.get()
         try:
-            row = sought(job.fault, copy, first_only=self._first_only)
+            row = sought(fault, copy, first_only=self._first_only)
         except ImportError as error:
-            print(f"{job.fault.sentence}\n  {error}", flush=True)
+            print(f"{fault.sentence}\n  {error}", flush=True)
             return False
         finally:
             self._copies.put(copy)
-        print(f"{job.fault.sentence}\n  {row}", flush=True)
+        print(f"{fault.sentence}\n  {row}", flush=True)
         with self._lock:
-            rows = table.read(job.list_name)
-            table.write(job.list_name, {**rows, job.fault.sentence: row})
+            table.write({**table.read(), fault.sentence: row})
         return row.count > 0

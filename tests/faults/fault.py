@@ -1,14 +1,13 @@
-"""A fault, as a sentence of behavior and as a text that is replaced."""
+"""A fault, as a sentence of behavior and as texts that are replaced."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
-from collections.abc import Mapping
+import itertools
+import pathlib
 
-# Modules here with `FAULTS`, each with the table of what finds them beside it.
-LISTS = ("in_the_pass", "in_training_and_tools")
+LIST = pathlib.Path(__file__).with_name("faults.txt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,18 +17,14 @@ class Fault:
     Attributes:
       sentence: what then happens, in words that hold for any code with this fault.
       path: the file, from the root of the sources.
-      old: text that occurs once in the file.
-      new: text put in its place.
+      texts: pairs of a text that occurs once in the file and what takes its place.
       tests: files, folders or single tests that are asked first.
-      further: more texts to be replaced in that file, with what takes their place.
     """
 
     sentence: str
     path: str
-    old: str
-    new: str
+    texts: tuple[tuple[str, str], ...]
     tests: tuple[str, ...]
-    further: tuple[tuple[str, str], ...] = ()
 
     def planted_in(self, source: str) -> str:
         """Return the text of the file with the fault.
@@ -37,7 +32,7 @@ class Fault:
         Raises:
           ValueError: a text to be replaced does not occur exactly once.
         """
-        for old, new in ((self.old, self.new), *self.further):
+        for old, new in self.texts:
             if source.count(old) != 1:
                 raise ValueError(
                     f"{self.sentence!r}: in {self.path} occurs {source.count(old)} "
@@ -48,8 +43,24 @@ class Fault:
 
 
 @functools.cache
-def lists() -> Mapping[str, tuple[Fault, ...]]:
-    """Return the faults by the name of their list."""
-    return {
-        name: importlib.import_module(f"tests.faults.{name}").FAULTS for name in LISTS
-    }
+def all_faults() -> tuple[Fault, ...]:
+    """Return the faults of the list, in its order."""
+    _, *parts = LIST.read_text().split("\n# ")[1:]
+    return tuple(map(_fault_from_text, parts))
+
+
+def _fault_from_text(text: str) -> Fault:
+    sentence, place, *lines = text.split("\n")
+    # Runs of lines with the same sign; what takes the place of nothing begins no pair.
+    runs = [
+        (sign, [line[1:] for line in run])
+        for sign, run in itertools.groupby(lines, key=lambda line: line[:1])
+    ]
+    texts: list[tuple[str, str]] = []
+    for sign, run in runs:
+        if sign == "-":
+            texts.append(("\n".join(run), ""))
+        elif sign == "+":
+            texts[-1] = texts[-1][0], "\n".join(run)
+    tests = tuple(test.strip() for sign, run in runs if sign == "?" for test in run)
+    return Fault(sentence, place.removeprefix("in "), tuple(texts), tests)

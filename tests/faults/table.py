@@ -1,4 +1,4 @@
-"""Which tests found which fault, as a JSON file beside each list of faults."""
+"""Which tests found which fault, as a JSON file beside the list of faults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 import pathlib
 from collections.abc import Collection, Mapping
 
-from tests.faults.fault import lists
+from tests.faults.fault import all_faults
 
+TABLE = pathlib.Path(__file__).with_name("found.json")
 _MOST_NAMES = 5
 
 
@@ -41,26 +42,20 @@ class Row:
         return f"found by {names}"
 
 
-def path_of(name: str) -> pathlib.Path:
-    """Return the file of a list of faults."""
-    return pathlib.Path(__file__).with_name(f"{name}.json")
-
-
-def read(name: str) -> dict[str, Row]:
-    """Return the rows of a list, by the sentence of the fault."""
-    path = path_of(name)
-    rows = json.loads(path.read_text()) if path.exists() else {}
+def read() -> dict[str, Row]:
+    """Return the rows by the sentences of the faults."""
+    rows = json.loads(TABLE.read_text())
     return {
         sentence: Row(**{**row, "found_by": tuple(row["found_by"])})
         for sentence, row in rows.items()
     }
 
 
-def write(name: str, rows: Mapping[str, Row]) -> None:
-    """Write the rows of a list in the order of its faults, and no others."""
+def write(rows: Mapping[str, Row]) -> None:
+    """Write the rows of the list's faults in its order, and no others."""
     kept = {
         fault.sentence: dataclasses.asdict(rows[fault.sentence])
-        for fault in lists()[name]
+        for fault in all_faults()
         if fault.sentence in rows
     }
-    path_of(name).write_text(json.dumps(kept, indent=1) + "\n")
+    TABLE.write_text(json.dumps(kept, indent=1) + "\n")
