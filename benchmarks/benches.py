@@ -9,8 +9,13 @@ from benchmarks.catalog import entry, variant
 from tf_amp.run import progress
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, FUNCTION, BenchJob, Program
 from tf_amp.tools.bench.journal import Sample
-from tf_amp.tools.bench.measuring import measured
-from tf_amp.tools.bench.record import BenchRecord, BenchRow, context_of, summarized
+from tf_amp.tools.bench.record import (
+    BenchRecord,
+    BenchRow,
+    context_of,
+    measured,
+    summarized,
+)
 
 _BFLOAT16_EPSILON = 2.0**-8
 # Losses are means over a batch; outputs carry the rounding of each layer.

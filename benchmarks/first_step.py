@@ -20,7 +20,7 @@ from benchmarks.report import markdown_table
 from benchmarks.results import RAW, publish
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.journal import Sample
-from tf_amp.tools.bench.measuring import sample_of_run
+from tf_amp.tools.bench.record import sample_of_run
 
 # What is run in a round, in this order: the title of its column, and the variant.
 _KINDS = (

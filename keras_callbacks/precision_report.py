@@ -32,8 +32,7 @@ from tf_amp.report import page
 from tf_amp.report.codec import plain
 from tf_amp.report.files import write_whole
 from tf_amp.runtime import model_scopes
-from tf_amp.tools.job_page import html_from_record
-from tf_amp.tools.job_record import record_from_json
+from tf_amp.tools.job_page import html_from_record, record_from_json
 from tf_amp.training.report import loss_scale_state
 
 # Of the exponents of float32.

@@ -14,7 +14,7 @@ from tests.processes import Outcome
 # by `tests/tf_amp/commands/test_bench_command.py`.
 FORKING = """
 import os, sys, time, traceback
-from tf_amp.tools.bench import measuring
+from tf_amp.tools.bench import record
 from tf_amp.tools.bench.journal import Ended
 from tf_amp.tools.bench import worker
 
@@ -41,7 +41,7 @@ def run_worker(task, environment, seconds, stop):
         begin=begin,
     )
 
-measuring._run_worker = run_worker
+record._run_worker = run_worker
 """
 
 

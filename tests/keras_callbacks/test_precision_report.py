@@ -17,8 +17,7 @@ from tests.keras_programs import (
     overflowing,
     telling_model,
 )
-from tf_amp.tools.job_page import html_from_record
-from tf_amp.tools.job_record import record_from_path
+from tf_amp.tools.job_page import html_from_record, record_from_path
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

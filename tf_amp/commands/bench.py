@@ -150,11 +150,11 @@ def _measured(
     record: BenchRecord, options: argparse.Namespace
 ) -> tuple[BenchRecord, KeyboardInterrupt | ConfigError | None]:
     """Run what is left; return what there is, and why it is not all of it."""
-    from tf_amp.tools.bench import measuring
+    from tf_amp.tools.bench.record import measured
 
     try:
         with _interrupts() as stop, _results.progress_shown():
-            for grown in measuring.measured(record, options.rounds, stop):
+            for grown in measured(record, options.rounds, stop):
                 record = grown
                 if options.json is not None:
                     record.write(options.json)

@@ -22,7 +22,7 @@ from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files import SAVED_MODEL_FILES
 
 if TYPE_CHECKING:
-    from tf_amp.tools.job_record import JobRecord
+    from tf_amp.tools.job_page import JobRecord
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
@@ -113,7 +113,7 @@ def _check(options: argparse.Namespace, kind: str) -> None:
 
 def _read(path: pathlib.Path) -> JobRecord:
     """Read a folder or file, and say which files of it are left out."""
-    from tf_amp.tools import job_record as records
+    from tf_amp.tools import job_page as records
 
     record = records.record_from_path(path)
     for each in record.left_out:
@@ -125,7 +125,7 @@ def _of_model(options: argparse.Namespace) -> JobRecord:
     check_tensorflow()
     from tf_amp.runtime import enabling
     from tf_amp.tools.explanation import explain_saved_model
-    from tf_amp.tools.job_record import JobRecord
+    from tf_amp.tools.job_page import JobRecord
     from tf_amp.tools.prediction import Prediction
 
     if options.device_profile:
@@ -162,7 +162,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
             others = sorted(set(folder.glob("*.json")) - before - of_this_process)
             has_plans = bool(collector.plans or others)
             if has_plans:
-                from tf_amp.tools import job_record as records
+                from tf_amp.tools import job_page as records
 
                 record = records.record_from_collector(
                     options.model.name, collector, others, _loss_scale()

@@ -13,7 +13,7 @@ from tests.command_lines import run_line
 from tests.forking import run_forked
 from tests.processes import run, sources
 from tf_amp import errors
-from tf_amp.tools.job_record import record_from_path
+from tf_amp.tools.job_page import record_from_path
 
 FAILING = """
 def inner():

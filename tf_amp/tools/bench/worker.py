@@ -1,6 +1,6 @@
 """One process of a measurement: run the target under a method, and keep a journal.
 
-Started by `measuring` with the task as JSON; exits as the target does. Once TensorFlow
+Started by `record` with the task as JSON; exits as the target does. Once TensorFlow
 and Keras are imported, three things are watched: the batches of Keras' `fit`,
 `evaluate` and `predict`; every call of a function in eager mode, of which the first
 shows the graph that is executed; and the runs of Sessions.

@@ -15,13 +15,13 @@ from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Program
 from tf_amp.tools.bench.journal import Sample
-from tf_amp.tools.bench.measuring import runs_left
 from tf_amp.tools.bench.record import (
     BenchRecord,
     BenchRow,
     continued,
     largest_error,
     revision_of,
+    runs_left,
     speed_up_of,
     summarized,
 )

@@ -15,8 +15,7 @@ import tf_amp
 from keras_callbacks import GradientHealthMonitor, PrecisionReport
 from tests.grappler_pass.planning.test_layers import plan_of, row
 from tests.keras_programs import fit, half, telling_model
-from tf_amp.tools.job_page import html_from_record
-from tf_amp.tools.job_record import JobRecord, record_from_path
+from tf_amp.tools.job_page import JobRecord, html_from_record, record_from_path
 
 playwright = pytest.importorskip("playwright.sync_api")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

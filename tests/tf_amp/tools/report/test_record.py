@@ -13,8 +13,12 @@ import tf_amp
 from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import UnreadableRecordError
-from tf_amp.tools.job_page import html_from_record, sections_of_runs
-from tf_amp.tools.job_record import JobRecord, record_from_path
+from tf_amp.tools.job_page import (
+    JobRecord,
+    html_from_record,
+    record_from_path,
+    sections_of_runs,
+)
 
 
 @pytest.fixture(autouse=True)
