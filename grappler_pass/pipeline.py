@@ -31,8 +31,7 @@ from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
 from grappler_pass.planning.draft import plan_casts
 from grappler_pass.planning.plan import Plan
-from grappler_pass.planning.prices import FusingPricer, Pricer
-from grappler_pass.planning.shape_guesses import fill_shapes
+from grappler_pass.planning.prices import FusingPricer, Pricer, fill_shapes
 from grappler_pass.rewriting.apply import apply, is_rewritten
 from grappler_pass.rewriting.layouts import lay_out
 from grappler_pass.rewriting.verify import verify_rewrite

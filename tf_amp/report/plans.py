@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
-from grappler_pass.planning.layers import PlannedNode, planned_nodes
-from grappler_pass.planning.plan import shape_text
+from grappler_pass.planning.plan import PlannedNode, planned_nodes, shape_text
 from tf_amp.report import page
 from tf_amp.report.display import bare_table, filled, plain_text
 from tf_amp.report.page import Card, PageTable, Section, Tree

@@ -7,8 +7,7 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.graph.type_slots import TypeSlot
-from grappler_pass.planning.layers import planned_nodes
-from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
+from grappler_pass.planning.plan import Cause, Decision, Plan, Reason, planned_nodes
 
 
 def row(name, *, seconds=1.0, low=None, cast=0.0, slot="T", is_low=False):
