@@ -59,15 +59,6 @@ class Colored:
         pair = {self.slots_called(first)[0], self.slots_called(second)[0]}
         return any(pair <= set(group) for group in self.constraints.ties)
 
-    def low_ops(self, op: str) -> tuple[int, int]:
-        """Return how many nodes of an op may be in 16 bits, and how many there are."""
-        own = [
-            slots[0]
-            for node, slots in zip(self.view.nodes, self.slots.slots_of, strict=True)
-            if node.op == op and slots
-        ]
-        return sum(self.constraints.eligible[slot] for slot in own), len(own)
-
 
 def color(
     graph: str | GraphDef,

@@ -69,8 +69,7 @@ def with_exact_sums(graph_def: GraphDef) -> GraphDef:
     made.CopyFrom(graph_def)
     for i, node in enumerate(graph_def.node):
         low = node.attr["T"].type if "T" in node.attr else 0
-        is_kernel = _PRODUCT.fullmatch(node.op) or _FUSED.fullmatch(node.op)
-        if not is_kernel or low not in LOW_DTYPES.values():
+        if not is_kernel(node) or low not in LOW_DTYPES.values():
             continue
         product = made.node[i]
         product.name = f"{node.name}/product"
@@ -87,6 +86,11 @@ def with_exact_sums(graph_def: GraphDef) -> GraphDef:
                 product.input[k] = up
         _cast(made, product.name, node.name, FLOAT32, low)
     return made
+
+
+def is_kernel(node: NodeDef) -> bool:
+    """Return whether a node computes a product, with or without what is fused to it."""
+    return bool(_PRODUCT.fullmatch(node.op) or _FUSED.fullmatch(node.op))
 
 
 def is_product(node: NodeDef, shapes: Shapes) -> bool:

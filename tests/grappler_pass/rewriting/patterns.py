@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,9 +11,17 @@ import pytest
 import tensorflow as tf
 
 from tests.equivalence import assert_equivalent
+from tests.hand_casts import is_kernel
 from tests.programs import Program
 from tests.sketch import Sketch, sketch
-from tests.soundness import LOW_DTYPES, casts_down, casts_up, colors, ops_with_dtype
+from tests.soundness import (
+    FLOAT32,
+    LOW_DTYPES,
+    casts_down,
+    casts_up,
+    colors,
+    ops_with_dtype,
+)
 
 CONTROL_FLOWS = {"v1": False, "v2": True}
 
@@ -30,6 +39,7 @@ def rewritten(
     runs: Sequence[tuple[str, str, str]] = (),
     given: Mapping[str, tuple[Any, ...]] | None = None,
     capture: bool = False,
+    traced: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a test of a function that builds a program in a sketch.
 
@@ -48,13 +58,17 @@ def rewritten(
       runs: types, control flows and levels together, in place of all of each.
       given: what else the function gets, by what that is called.
       capture: whether the graph is rewritten as TensorFlow leaves it.
+      traced: whether the program is a function, of which all products go low at O2; it
+        is made outside of a graph, and its builder gets no sketch.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., None]:
         def test(case: tuple[str, str, str, Any]) -> None:
             low_dtype, control_flow, level, *values = case
-            with sketch(v2_control_flow=CONTROL_FLOWS[control_flow]) as s:
-                built = build(s, *values)
+            flow = CONTROL_FLOWS[control_flow]
+            place = contextlib.nullcontext() if traced else sketch(v2_control_flow=flow)
+            with place as s:
+                built = build(*values) if traced else build(s, *values)
                 looks = hasattr(built, "send")
                 fetched = next(built) if looks else built
                 is_program = isinstance(fetched, Program)
@@ -65,6 +79,8 @@ def rewritten(
                 found = ops_with_dtype(after, low_dtype)
                 assert {op: found[op] for op in low or {}} == (low or {}), found
                 assert all(found[op] >= n for op, n in (least or {}).items()), found
+                products = [n for n in after.node if traced and is_kernel(n)]
+                assert not [n.name for n in products if n.attr["T"].type == FLOAT32]
             for names, expected in (colored or {}).items():
                 assert colors(after, names) == expected, names
             counts = len(casts_down(after)), len(casts_up(after))
