@@ -6,7 +6,6 @@ import dataclasses
 import math
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +19,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.pipeline import Settings
 from grappler_pass.planning.draft import Outcome, Trial
 from grappler_pass.planning.plan import Cause, Plan, Reason
-from tests.grappler_pass.fusions.rewriting import CASES, plans_without_loss
+from tests.grappler_pass.fusions.rewriting import CASES
 from tests.programs import (
     Program,
     captured_as_by_grappler,
@@ -204,64 +203,6 @@ def test_constant_weights_are_scaled_once_and_others_where_that_pays(
     assert not is_frozen or not {"BiasAdd", "AddV2", "Relu"} & {*ops}
     wanted = np.maximum((x @ w + b) * scale + shift, 0.0)
     np.testing.assert_allclose(outputs[0], wanted, atol=1e-5 * wanted.max())
-
-
-def test_networks_with_shortcuts_predict_the_same() -> None:
-    keras.utils.set_random_seed(0)
-    layers = keras.layers
-    given = output = keras.Input((32, 32, 16))
-    for _ in range(2):
-        inner = layers.Conv2D(16, 3, padding="same")(output)
-        inner = layers.BatchNormalization()(inner)
-        output = layers.ReLU()(layers.Add()([output, inner]))
-    model = keras.Model(given, output)
-    random = np.random.default_rng(0)
-    shapes = [each.shape for each in model.get_weights()]
-    model.set_weights([np.abs(random.normal(0.2, 0.1, shape)) for shape in shapes])
-    data = random.normal(size=(64, 32, 32, 16)).astype(np.float32)
-
-    def outcomes() -> list[np.ndarray]:
-        return [tf.function(lambda x: model(x, training=False))(data).numpy()]
-
-    plans = plans_without_loss(outcomes, 2e-6, fuse="channel_scales")
-    assert [each.rule for each in plans[-1].fusions] == ["channel_scales"] * 2
-
-
-def _model() -> keras.Model:
-    keras.utils.set_random_seed(1)
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((32, 32, 3)),
-            layers.Conv2D(32, 3, use_bias=False),
-            layers.BatchNormalization(),
-            layers.ReLU(),
-            layers.DepthwiseConv2D(3),
-            layers.BatchNormalization(center=False),
-            layers.Flatten(),
-            layers.Dense(8),
-            layers.BatchNormalization(scale=False),
-        ]
-    )
-    model.compile("sgd", "mse")
-    return model
-
-
-def test_keras_predicts_the_same_and_trains_as_before() -> None:
-    data = np.random.default_rng(0).normal(size=(32, 32, 32, 3)).astype(np.float32)
-    target = np.zeros((32, 8), np.float32)
-
-    def outcomes() -> list[np.ndarray]:
-        model = _model()
-        model.fit(data, target, epochs=2, verbose=0, shuffle=False)
-        first = model.predict(data, verbose=0)
-        # Weights are not folded once and for all.
-        model.layers[1].gamma.assign(model.layers[1].gamma * 2.0)
-        return [first, model.predict(data, verbose=0), *model.get_weights()]
-
-    plans = plans_without_loss(outcomes, 2e-6, fuse="channel_scales")
-    assert [len(plan.fusions) for plan in plans][-1] >= 2
-    assert len(plans_without_loss(outcomes, 0.0, fuse="off")) == len(plans)
 
 
 def test_converted_models_keep_scales_beside_weights_that_are_stored_in_16_bits(
