@@ -138,16 +138,16 @@ def caption(folder: pathlib.Path = RAW) -> str:
     count, link = len(families), "(docs/evidence.md)"
     what = f"[{count} small models]{link}"
     if count < len(NAMES):
-        what = f"[small models]{link}, {count} of {len(NAMES)} kinds so far"
+        what = f"[small models]{link} of {count} kinds ({len(NAMES)} are planned)"
     text = (
-        f"Quality of {what}, {len(SEEDS)} seeds each. Worse than float32 (p < {LEVEL}, "
-        f"corrected for {COMPARISONS} comparisons): "
-        f"{'; '.join(found) or f'none of {len(worse)} methods'}."
+        f"We trained {what} with {len(SEEDS)} seeds each. These methods train "
+        f"significantly worse than float32 (p < {LEVEL}, corrected for {COMPARISONS} "
+        f"comparisons): {'; '.join(found) or f'none of {len(worse)}'}."
     )
     if not families:
         text = (
-            "Quality of [small models](docs/evidence.md) is measured anew; no kind has "
-            "all of its runs yet."
+            "We are measuring the quality of [small models](docs/evidence.md) again; "
+            "no kind has all of its runs yet."
         )
     return textwrap.fill(text, _COLUMNS, break_on_hyphens=False)
 

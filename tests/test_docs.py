@@ -20,8 +20,10 @@ from tests.processes import ROOT, Outcome
 from tf_amp.commands import cli
 
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.M | re.S)
-# As a line of a block, or in running text.
-MENTIONED = re.compile(r"(?:^(?:\$ )?|`)(tf-amp [^`\n|]+)", re.M)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+# In a line of a block, and in running text.
+LINES = re.compile(r"^(?:\$ )?(tf-amp [^`\n|]+)", re.M)
+INLINE = re.compile(r"`(tf-amp [^`\n|]+)`")
 # What a page's blocks take for granted, beside `tf` and `tf_amp`.
 GIVEN = {
     "bench.md": "",
@@ -83,7 +85,10 @@ def test_commands_on_pages_exist_with_their_options() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     seen = 0
     for page in pages:
-        for line in MENTIONED.findall(page.read_text()):
+        text = page.read_text()
+        blocks = "".join(block for _, block in BLOCK.findall(text))
+        mentioned = LINES.findall(blocks) + INLINE.findall(BLOCK.sub("", text))
+        for line in mentioned:
             own = line.partition(" -- ")[0].partition("#")[0]
             name = own.split()[1]
             at = choices.get(name, parser)
@@ -118,7 +123,6 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
 
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 COMMAND = re.compile(r"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:tf-amp|python) [^#\n]*)")
 # Of what takes long: less.
 BRIEFLY = {

@@ -144,7 +144,7 @@ def test_no_family_is_shown_before_all_methods_have_all_seeds(
         kept["keras", seed] = _trial(400, {400: 0.1 * seed + 0.02 + 1e-4 * seed})
     assert is_complete(family_of("wide_deep"))
     said = " ".join(page.caption().split())
-    assert "1 of 6 kinds so far, 8 seeds each" in said
+    assert "of 1 kinds (6 are planned) with 8 seeds each" in said
     assert "comparisons): Keras' policy, bfloat16 (wide & deep)." in said
     del kept["float16", 7]
     assert not is_complete(family_of("wide_deep"))
