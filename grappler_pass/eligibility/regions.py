@@ -20,7 +20,7 @@ dropout mask from the same seed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -33,49 +33,55 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
 from grappler_pass.graph.op_traits import has_effects, is_random, is_update
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import Graph, Node
+from grappler_pass.graph.view import Graph
+from grappler_pass.graph.walks import reached
 
-UNREACHED = -1
-
-Neighbors = Sequence[Sequence[int]]
+_Thing = TypeVar("_Thing", bound=Hashable)
+_Value = TypeVar("_Value")
 
 
 def spread(
+    starts: Iterable[tuple[_Thing, _Value]],
+    following: Callable[[_Thing], Iterable[_Thing]],
+) -> dict[_Thing, _Value]:
+    """Return what is reached from some starts, each with the value of its start.
+
+    A start keeps its own value, of several the first.
+    """
+    values: dict[_Thing, _Value] = {}
+    for thing, value in starts:
+        values.setdefault(thing, value)
+    waiting = list(values)
+    while waiting:
+        thing = waiting.pop()
+        for each in following(thing):
+            if each not in values:
+                values[each] = values[thing]
+                waiting.append(each)
+    return values
+
+
+def walk(
     starts: Iterable[int],
-    neighbors: Neighbors,
-    enters: Sequence[bool],
-    crosses: Sequence[bool] | None = None,
-) -> list[int]:
-    """Return for every vertex the start it is reached from, or UNREACHED.
+    neighbors: Sequence[Sequence[int]],
+    enters: Container[int],
+    crosses: Container[int] | None = None,
+) -> dict[int, int]:
+    """Return the vertices that are reached, each with the start that it is from.
 
     Args:
       starts: reached by definition, whatever `enters` says of them.
       neighbors: vertex to vertices one step away.
-      enters: whether a vertex may be reached.
-      crosses: whether the walk goes on from a reached vertex that is no start; None
-        for everywhere.
+      enters: vertices that may be reached.
+      crosses: those from which the walk goes on, as it does from starts; None: all.
     """
-    start_of = [UNREACHED] * len(neighbors)
-    waiting = list(dict.fromkeys(starts))
-    for start in waiting:
-        start_of[start] = start
-    while waiting:
-        vertex = waiting.pop()
-        cause = start_of[vertex]
-        for target in neighbors[vertex]:
-            if start_of[target] == UNREACHED and enters[target]:
-                start_of[target] = cause
-                if crosses is None or crosses[target]:
-                    waiting.append(target)
-    return start_of
+    begins = dict.fromkeys(starts)
 
+    def following(vertex: int) -> Iterable[int]:
+        goes_on = crosses is None or vertex in crosses or vertex in begins
+        return [v for v in neighbors[vertex] if v in enters] if goes_on else ()
 
-def first_of(*walks: Sequence[int]) -> list[int]:
-    """Return for every vertex the start of the first walk that reaches it."""
-    return [
-        next((start for start in starts if start != UNREACHED), UNREACHED)
-        for starts in zip(*walks, strict=True)
-    ]
+    return spread(zip(begins, begins, strict=True), following)
 
 
 _Member = TypeVar("_Member", int, tuple[int, int])
@@ -142,13 +148,13 @@ class SlotEdges(NamedTuple):
         places = [lists.place_of(node.proto).list_name for node in view.nodes]
         return cls(readers, sources, [places[node] for node in slots.node_of])
 
-    def on(self, *lists: str) -> list[bool]:
-        """Return for every slot whether its node is on one of these lists."""
-        return [name in lists for name in self.lists]
+    def on(self, *lists: str) -> frozenset[int]:
+        """Return the slots of nodes that are on one of these lists."""
+        return frozenset(s for s, name in enumerate(self.lists) if name in lists)
 
 
-def state_update_region(view: Graph, lists: OpLists) -> list[int]:
-    """Return for every node the update whose arithmetic it is part of, or UNREACHED.
+def state_update_region(view: Graph, lists: OpLists) -> dict[int, int]:
+    """Return the nodes of updates' arithmetic, each with an update that it is part of.
 
     A node belongs if every live reader is an update or belongs itself. The walk
     neither enters nor crosses allow ops and gradient reductions: otherwise the backward
@@ -162,31 +168,32 @@ def state_update_region(view: Graph, lists: OpLists) -> list[int]:
         node = view.nodes[view.index[name]]
         written = node.inputs[position].node
         updating[node.index] = [*updating.get(node.index, ()), written]
-    if not updating:
-        return [UNREACHED] * len(view.nodes)
-    open_to_walk = [
-        lists.place_of(node.proto).list_name != ALLOW
+    open_to_walk = {
+        node.index
+        for node in view.nodes
+        if updating
+        and lists.place_of(node.proto).list_name != ALLOW
         and node.op not in table.SUMMING_GRADIENT_OPS
         and not is_update(node.op)
         and node.name not in view.item.untouchable
-        for node in view.nodes
-    ]
+    }
     walked = [updating.get(i, sources) for i, sources in enumerate(inputs)]
-    region = spread(updating, walked, open_to_walk)
+    region = walk(updating, walked, open_to_walk)
     for i in updating:
         if not is_update(view.nodes[i].op):
-            region[i] = UNREACHED
+            del region[i]
             # Two inputs may come from one node, one of them for another use.
             inputs[i] = list((Counter(inputs[i]) - Counter(updating[i])).elements())
+    live = live_nodes(view) if region else frozenset()
+
+    def inside(i: int) -> list[int]:
+        """Return what a live node reads of the region, updates aside."""
+        sources = inputs[i] if i in live else ()
+        return [s for s in sources if region.get(s, s) != s]
+
     # What a live node outside of the region reads is no part of it.
-    live = live_nodes(view)
-    waiting = [i for i in live if region[i] == UNREACHED]
-    while waiting:
-        for source in inputs[waiting.pop()]:
-            if region[source] not in (UNREACHED, source):
-                region[source] = UNREACHED
-                if source in live:
-                    waiting.append(source)
+    for i in reached([i for i in live if i not in region], inside):
+        region.pop(i, None)
     return region
 
 
@@ -199,44 +206,34 @@ def live_nodes(view: Graph) -> frozenset[int]:
     return view.behind([*view.roots, *stateful])
 
 
-def behind_barriers(view: Graph) -> list[int]:
-    """Return for every node the barrier that it is or that leads to it, or UNREACHED.
+def behind_barriers(view: Graph) -> dict[int, int]:
+    """Return the nodes that are a barrier or behind one, each with that barrier.
 
     The unscaling multiplication of gradients carries the mark; what comes after it is
     in true units and must not be rounded or overflow again.
     """
     barriers = [view.index[name] for name in view.item.barriers]
-    return _behind(view, BARRIER, barriers, lambda node: True)
+    return spread(((i, i) for i in (*_marked(view, BARRIER), *barriers)), view.read_by)
 
 
-def behind_loss_scales(view: Graph, lists: OpLists) -> list[int]:
-    """Return for every node the read of a loss scale that leads to it, or UNREACHED.
+def behind_loss_scales(view: Graph, lists: OpLists) -> dict[int, int]:
+    """Return the nodes computed with a loss scale, each with the read of that scale.
 
     Gradients begin with the scale, which float16 may not hold, and become smaller as
     means are differentiated. The walk ends at products, before which they have.
     """
-    return _behind(
-        view,
-        LOSS_SCALE,
-        [],
-        lambda node: lists.place_of(node.proto).list_name != ALLOW,
-    )
+
+    def enters(i: int) -> bool:
+        return lists.place_of(view.nodes[i].proto).list_name != ALLOW
+
+    starts = ((i, i) for i in _marked(view, LOSS_SCALE))
+    return spread(starts, lambda i: filter(enters, view.read_by(i)))
 
 
-def _behind(
-    view: Graph, mark: str, also: list[int], enters: Callable[[Node], bool]
-) -> list[int]:
-    """Return the node that each is reached from: a marked one, or one of others."""
+def _marked(view: Graph, mark: str) -> list[int]:
     # `in` first: reading a missing key of a protobuf map creates it.
     attrs = ((node.index, node.proto.attr) for node in view.nodes)
-    starts = [*(i for i, attr in attrs if mark in attr and attr[mark].b), *also]
-    if not starts:
-        return [UNREACHED] * len(view.nodes)
-    after: list[list[int]] = [[] for _ in view.nodes]
-    for node in view.nodes:
-        for port in node.inputs:
-            after[port.node].append(node.index)
-    return spread(starts, after, list(map(enters, view.nodes)))
+    return [i for i, attr in attrs if mark in attr and attr[mark].b]
 
 
 # Magnitudes from the first on, halfway between the largest finite value and the next
@@ -263,8 +260,8 @@ def values_of(tensor: TensorProto) -> np.ndarray:
 
 def out_of_range_slots(
     view: Graph, slots: SlotTable, edges: SlotEdges, low_dtype: int
-) -> list[int]:
-    """Return for every slot a constant's slot that keeps it float32, or UNREACHED."""
+) -> dict[int, int]:
+    """Return the slots that constants keep in float32, each with a constant's."""
     overflow, normal = _LIMITS[low_dtype]
     large: list[int] = []
     small: list[int] = []
@@ -277,13 +274,13 @@ def out_of_range_slots(
             large.append(own[0])
         elif magnitudes.size == 1 and 0.0 < float(magnitudes[0]) < normal:
             small.append(own[0])
-    computed = spread([*large, *small], edges.readers, edges.on(INFER, CLEAR))
-    unchanged = spread(large, edges.readers, edges.on(ALLOW, CLEAR), edges.on(CLEAR))
-    return first_of(computed, unchanged)
+    computed = walk([*large, *small], edges.readers, edges.on(INFER, CLEAR))
+    unchanged = walk(large, edges.readers, edges.on(ALLOW, CLEAR), edges.on(CLEAR))
+    return unchanged | computed
 
 
-def exact_slots(view: Graph, slots: SlotTable, edges: SlotEdges) -> list[int]:
-    """Return for every slot the slot that asks it to stay exact, or UNREACHED.
+def exact_slots(view: Graph, slots: SlotTable, edges: SlotEdges) -> dict[int, int]:
+    """Return the slots that stay exact, each with the slot that asks it to.
 
     Three things ask: a cast to integers, of all that it is computed from, back to allow
     ops; a comparison, a rounding, a logarithm or a trigonometric function, of those
@@ -299,8 +296,7 @@ def exact_slots(view: Graph, slots: SlotTable, edges: SlotEdges) -> list[int]:
             is_exact = node.op in table.COUNTING_OPS or is_random(node.op)
         drawn += slots.slots_of[node.index] if is_exact else ()
     reaches, crosses = edges.on(INFER, CLEAR, DENY, ALLOW), edges.on(INFER, CLEAR, DENY)
-    exact = [s != UNREACHED for s in spread(drawn, edges.readers, reaches, crosses)]
-
+    exact = walk(drawn, edges.readers, reaches, crosses).keys()
     to_integer: list[int] = []
     magnified: list[int] = []
     angles: list[int] = []
@@ -311,17 +307,15 @@ def exact_slots(view: Graph, slots: SlotTable, edges: SlotEdges) -> list[int]:
         if node.op == "Cast":
             if slots.output_dtype(node.index, 0) in _INTEGERS:
                 to_integer += own
-        elif node.op in table.MAGNIFYING_OPS and exact[own[0]]:
+        elif node.op in table.MAGNIFYING_OPS and own[0] in exact:
             magnified += own
         elif node.op in table.TRIGONOMETRIC_OPS:
             angles += own
-    plain = [name != ALLOW for name in edges.lists]
-    either = [a or b for a, b in zip(plain, exact, strict=True)]
-    both = [a and b for a, b in zip(plain, exact, strict=True)]
+    plain = frozenset(range(len(edges.lists))) - edges.on(ALLOW)
     numeric, any_product = edges.on(INFER, CLEAR), edges.on(INFER, CLEAR, ALLOW)
-    behind_angles = spread(angles, edges.sources, any_product, numeric)
-    return first_of(
-        spread(to_integer, edges.sources, either, plain),
-        spread(magnified, edges.sources, both),
-        [a if b else UNREACHED for a, b in zip(behind_angles, exact, strict=True)],
-    )
+    behind_angles = walk(angles, edges.sources, any_product, numeric)
+    return {
+        **{slot: angle for slot, angle in behind_angles.items() if slot in exact},
+        **walk(magnified, edges.sources, plain & exact),
+        **walk(to_integer, edges.sources, plain | exact, plain),
+    }

@@ -9,6 +9,7 @@ names the slots it refuses; `_RULES` is the whole of it. Costs are not looked at
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -23,15 +24,13 @@ from grappler_pass.eligibility.exclusions import excludes, local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of, products_alone
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.regions import (
-    UNREACHED,
     SlotEdges,
     behind_barriers,
     behind_loss_scales,
     exact_slots,
-    first_of,
     out_of_range_slots,
-    spread,
     state_update_region,
+    walk,
 )
 from grappler_pass.eligibility.sensitivity import Sensitivity
 from grappler_pass.eligibility.ties import TensorLists, ties_of
@@ -117,43 +116,38 @@ def _of_nodes(rule: Callable[[RuleInput, Node], Reason | None]) -> Rule:
     return of_slots
 
 
-def _region(cause: Cause, walk: Callable[[RuleInput], Sequence[int]]) -> Rule:
-    """Refuse the nodes that a walk reaches, each because of the one it begins at."""
+def _region(cause: Cause, region_of: Callable[[RuleInput], Mapping[int, int]]) -> Rule:
+    """Refuse the nodes of a region, each because of the one that it begins at."""
 
     def refuse(case: RuleInput) -> Refusals:
-        region = walk(case)
-        for node, own in case.nodes_with_slots if region else ():
-            if (start := region[node.index]) != UNREACHED:
-                reason = Reason(cause, case.view.nodes[start].name)
+        region = region_of(case)
+        for node, own in case.nodes_with_slots:
+            if node.index in region:
+                reason = Reason(cause, case.view.nodes[region[node.index]].name)
                 yield from ((slot, reason) for slot in own)
 
     return refuse
 
 
-def _walk(
-    cause: Cause, walk: Callable[[RuleInput], Sequence[int]], *, of_lists: bool = False
-) -> Rule:
-    """Refuse the slots that a walk reaches; one `of_lists` counts where they do."""
+def _walk(cause: Cause, starts_of: Callable[[RuleInput], Mapping[int, int]]) -> Rule:
+    """Refuse the slots that a walk reaches, each because of the one it begins at."""
 
     def refuse(case: RuleInput) -> Refusals:
-        if of_lists and not case.uses_lists:
-            return
-        for slot, start in enumerate(walk(case)):
-            if start != UNREACHED:
-                yield slot, Reason(cause, case.node(start).name)
+        for slot, start in starts_of(case).items():
+            yield slot, Reason(cause, case.node(start).name)
 
     return refuse
 
 
+def _of_lists(rule: Rule) -> Rule:
+    """Return the rule as it is where the four lists count, and else none."""
+    return lambda case: rule(case) if case.uses_lists else ()
+
+
 def _other_types(case: RuleInput) -> Refusals:
-    """The user's own 16-bit nodes, and float64, keep their types."""
-    for slot, dtype in enumerate(case.slots.dtypes):
-        if dtype != FLOAT32:
-            yield slot, Reason(Cause.NOT_FLOAT32, DTYPE_NAMES[dtype])
+    """The user's own 16-bit nodes, and float64, keep their types.
 
-
-def _untrue_types(case: RuleInput) -> Refusals:
-    """What says that it reads float32 and reads something else, whatever it makes.
+    So does what says that it reads float32 and reads something else, whatever it makes.
 
     Before   MatMul --> Neg --> ArgMax --> Cast
     After    MatMul --> ArgMin --> Identity (T still float32) --> Cast
@@ -161,6 +155,9 @@ def _untrue_types(case: RuleInput) -> Refusals:
     is what TensorFlow's arithmetic optimizer does; the second runs like the first.
     """
     slots = case.slots
+    for slot, dtype in enumerate(slots.dtypes):
+        if dtype != FLOAT32:
+            yield slot, Reason(Cause.NOT_FLOAT32, DTYPE_NAMES[dtype])
     for node, _ in case.nodes_with_slots:
         for position, port in enumerate(node.inputs):
             slot = slots.input_slot(node.index, position)
@@ -241,27 +238,23 @@ def _imprecise(case: RuleInput, op: str, device: str) -> Reason:
 
 
 @_of_nodes
-def _fused_afterwards(case: RuleInput, node: Node) -> Reason | None:
-    """In float16 on a CPU, what TensorFlow fuses afterwards into what runs badly."""
+def _bad_on_cpus(case: RuleInput, node: Node) -> Reason | None:
+    """In float16 on a CPU, what no optimized kernel of oneDNN computes.
+
+    And what TensorFlow fuses afterwards into what runs badly.
+    """
     if not case.is_half or node.device_type != "CPU":
         return None
     if known_wrong.becomes_swish(case.view, node):
         return Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
     if node.op == "BiasAdd" and case.view.nodes[node.inputs[0].node].op == "MatMul":
         return Reason(Cause.SLOW_KERNEL, "_FusedMatMul in float16 on CPU")
+    if case.uses_lists and node.op in known_wrong.BY_REFERENCE:
+        return Reason(Cause.SLOW_KERNEL, f"{node.op} in {case.low_name} on CPU")
     return None
 
 
-@_of_nodes
-def _slow_kernels(case: RuleInput, node: Node) -> Reason | None:
-    """What no optimized kernel of oneDNN computes."""
-    on_cpu = case.uses_lists and case.is_half and node.device_type == "CPU"
-    if not on_cpu or node.op not in known_wrong.BY_REFERENCE:
-        return None
-    return Reason(Cause.SLOW_KERNEL, f"{node.op} in {case.low_name} on CPU")
-
-
-def _beside_decompositions(case: RuleInput) -> list[int]:
+def _beside_decompositions(case: RuleInput) -> Mapping[int, int]:
     """Products beside a matrix decomposition, which magnifies how they are rounded.
 
     A covariance rounded to 16 bits may have no Cholesky factor any more, and the
@@ -272,17 +265,11 @@ def _beside_decompositions(case: RuleInput) -> list[int]:
     All of it stays float32, up to the first product both ways. What that reads may be
     rounded: the covariance of rounded vectors is a covariance.
     """
-    starts = [
-        slot
-        for node, own in case.nodes_with_slots
-        if node.op in DECOMPOSING_OPS
-        for slot in own
-    ]
-    edges = case.edges
+    of_nodes = (o for node, o in case.nodes_with_slots if node.op in DECOMPOSING_OPS)
+    starts, edges = list(itertools.chain.from_iterable(of_nodes)), case.edges
     enters, numeric = edges.on(INFER, CLEAR, ALLOW), edges.on(INFER, CLEAR)
-    operands = spread(starts, edges.sources, enters, numeric)
-    results = spread(starts, edges.readers, enters, numeric)
-    return first_of(operands, results)
+    results = walk(starts, edges.readers, enters, numeric)
+    return results | walk(starts, edges.sources, enters, numeric)
 
 
 @_of_nodes
@@ -293,13 +280,13 @@ def _measured_ranges(case: RuleInput, node: Node) -> Reason | None:
     return None if why is None else Reason(Cause.MEASURED_RANGE, why)
 
 
-def _deny_taint(case: RuleInput) -> list[int]:
+def _deny_taint(case: RuleInput) -> Mapping[int, int]:
     """Infer ops fed through clear and infer ops by a deny op."""
     edges = case.edges
-    starts = [slot for slot, name in enumerate(edges.lists) if name == DENY]
-    tainted = spread(starts, edges.readers, edges.on(INFER, CLEAR))
+    starts = sorted(edges.on(DENY))
+    tainted = walk(starts, edges.readers, edges.on(INFER, CLEAR))
     infer = edges.on(INFER)
-    return [s if i else UNREACHED for s, i in zip(tainted, infer, strict=True)]
+    return {slot: start for slot, start in tainted.items() if slot in infer}
 
 
 def _harmful_roundings(case: RuleInput) -> Refusals:
@@ -318,45 +305,45 @@ def _harmful_roundings(case: RuleInput) -> Refusals:
                 yield slot, harm
 
 
-def _wrong_kernel(case: RuleInput, node: Node) -> Reason | None:
-    fault = case.fault_of(case.slots, node)
-    return Reason(Cause.WRONG_KERNEL, fault) if fault else None
-
-
 # The first rule that refuses a slot gives the reason.
 _RULES: tuple[Rule, ...] = (
     _other_types,
-    _untrue_types,
     _held_by_caller,
     # What carries the mark of the gradients' unscaling, and all that follows.
     _region(Cause.BARRIER, lambda c: behind_barriers(c.view)),
     # In float16, what is computed with a loss scale before the first product.
     _region(
         Cause.LOSS_SCALE,
-        lambda c: behind_loss_scales(c.view, c.lists) if c.is_half else (),
+        lambda c: behind_loss_scales(c.view, c.lists) if c.is_half else {},
     ),
     # Updates of variables and the arithmetic that only feeds them.
     _region(Cause.STATE_UPDATE, lambda c: state_update_region(c.view, c.lists)),
     _fixed_and_listed,
     _missing_kernels,
-    _fused_afterwards,
-    _slow_kernels,
+    _bad_on_cpus,
     # Whole numbers that end as integers, and random draws that are compared.
     _walk(Cause.EXACT, lambda c: exact_slots(c.view, c.slots, c.edges)),
     # What computes with constants that the low dtype cannot hold.
-    _walk(
-        Cause.RANGE,
-        lambda c: out_of_range_slots(c.view, c.slots, c.edges, c.low_dtype),
-        of_lists=True,
+    _of_lists(
+        _walk(
+            Cause.RANGE,
+            lambda c: out_of_range_slots(c.view, c.slots, c.edges, c.low_dtype),
+        )
     ),
-    _walk(Cause.DECOMPOSITION, _beside_decompositions, of_lists=True),
+    _of_lists(_walk(Cause.DECOMPOSITION, _beside_decompositions)),
     _measured_ranges,
-    _walk(Cause.DENY_TAINT, _deny_taint, of_lists=True),
+    _of_lists(_walk(Cause.DENY_TAINT, _deny_taint)),
     # Lists and reserve spaces that are read or made where no type can be changed.
     lambda case: case.escapes.items(),
     _harmful_roundings,
     # What a kernel of TensorFlow computes wrongly, as far as that is known.
-    _of_nodes(_wrong_kernel),
+    _of_nodes(
+        lambda case, node: (
+            Reason(Cause.WRONG_KERNEL, fault)
+            if (fault := case.fault_of(case.slots, node))
+            else None
+        )
+    ),
 )
 
 
@@ -379,6 +366,17 @@ class Constraints:
     reasons: tuple[Reason, ...]
     ties: tuple[tuple[int, ...], ...]
     allow: frozenset[int]
+
+    @cached_attribute
+    def variables(self) -> Mapping[int, int]:
+        """Eligible slots as variables of a cut, from 0 on: tied ones are the same."""
+        leader = {slot: group[0] for group in self.ties for slot in group}
+        numbers: dict[int, int] = {}
+        return {
+            slot: numbers.setdefault(leader.get(slot, slot), len(numbers))
+            for slot, is_eligible in enumerate(self.eligible)
+            if is_eligible
+        }
 
 
 def constrain(
@@ -441,12 +439,12 @@ def constrain(
     numbers = range(len(slots.slots))
     if uses_lists:
         # What the flood from the allow ops does not reach stays float32, too.
-        free = [slot not in refused for slot in numbers]
-        starts = [s for s in numbers if free[s] and edges.lists[s] == ALLOW]
+        free = [slot for slot in numbers if slot not in refused]
+        starts = edges.on(ALLOW).intersection(free)
         both_ways = list(map(operator.add, edges.readers, edges.sources))
-        for slot, start in enumerate(spread(starts, both_ways, free)):
-            if start == UNREACHED:
-                refused.setdefault(slot, Reason(Cause.NOT_REACHED))
+        reached = walk(starts, both_ways, frozenset(free))
+        unreached = (slot for slot in free if slot not in reached)
+        refused |= dict.fromkeys(unreached, Reason(Cause.NOT_REACHED))
         _refuse_tied(case, ties, refused)
     reasons = dict(refused)
     for slot in numbers:
@@ -458,13 +456,13 @@ def constrain(
                 if slots.has_float32_results(slots.node_of[slot]):
                     detail += "; what is fused behind it stays float32"
             reasons[slot] = Reason(Cause.FORCED, detail)
-    anchors = edges.on(ALLOW) if uses_lists else [True] * len(numbers)
+    anchors = edges.on(ALLOW) if uses_lists else numbers
     return Constraints(
         slots=slots,
         eligible=tuple(slot not in refused for slot in numbers),
         reasons=tuple(reasons[slot] for slot in numbers),
         ties=tuple(group for group in ties if group[0] not in refused),
-        allow=frozenset(s for s in numbers if anchors[s] and s not in refused),
+        allow=frozenset(anchors) - refused.keys(),
     )
 
 

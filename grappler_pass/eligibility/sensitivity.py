@@ -16,13 +16,14 @@ So one walk goes back from what is read, by the errors that tensors carry.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.carried_errors import OF_PRODUCTS, CarriedErrors, Error
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.reasons import Cause, Reason
+from grappler_pass.eligibility.regions import spread
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
@@ -226,7 +227,7 @@ class Sensitivity:
                 if exposures[node.index][position] is passing:
                     yield self._place(source)
 
-        return _spread(harmed(), sources)
+        return spread(harmed(), sources)
 
     def _cancelling(self) -> dict[Port, Reason]:
         """Return the tensors whose sums go into another sum or a difference.
@@ -248,7 +249,7 @@ class Sensitivity:
             if self._kinds[node.index] is Errors.SUMS
             for _, port in self._inputs[node.index]
         )
-        parts = _spread(
+        parts = spread(
             summands,
             lambda port: made_of(port, Errors.MOVES, Errors.SCALES, Errors.REDUCES),
         )
@@ -257,7 +258,7 @@ class Sensitivity:
             for port, reason in parts.items()
             for source in made_of(port, Errors.REDUCES)
         )
-        return _spread(summed_up, lambda port: made_of(port, Errors.MOVES))
+        return spread(summed_up, lambda port: made_of(port, Errors.MOVES))
 
     def _is_repeated(self, node: Node) -> bool:
         """Return whether a loop computes with what this brings to each iteration.
@@ -368,23 +369,3 @@ class Sensitivity:
             if is_zero:
                 return True
         return False
-
-
-def _spread(
-    starts: Iterable[tuple[Port, Reason]], spreads_to: Callable[[Port], Iterable[Port]]
-) -> dict[Port, Reason]:
-    """Walk from harmed tensors back to those whose rounding would end up in them.
-
-    What is harmed by itself keeps its own reason.
-    """
-    reasons: dict[Port, Reason] = {}
-    for port, reason in starts:
-        reasons.setdefault(port, reason)
-    waiting = list(reasons)
-    while waiting:
-        port = waiting.pop()
-        for source in spreads_to(port):
-            if source not in reasons:
-                reasons[source] = reasons[port]
-                waiting.append(source)
-    return reasons

@@ -27,7 +27,6 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.eligibility.regions import (
-    UNREACHED,
     behind_barriers,
     live_nodes,
     state_update_region,
@@ -194,7 +193,7 @@ class _Functions:
             shapes = (known_shape(body.shapes(), view, port) for _, port in arguments)
             contents = (tuple(_contents(view, port)) for _, port in arguments)
             known = map(Known, shapes, contents)
-            behind = (i for i, port in arguments if unscaled[port.node] != UNREACHED)
+            behind = (i for i, port in arguments if port.node in unscaled)
             site = _Site(tuple(known), frozenset(behind), weight)
             for name in call.functions:
                 self._sites.setdefault(name, []).append(site)
@@ -240,7 +239,7 @@ class _Functions:
         def is_harmless(reader: Reader) -> bool:
             """Return whether a reader is an update, feeds one, or does not run."""
             node = view.nodes[reader.node]
-            in_region = region[reader.node] != UNREACHED or is_update(node.op)
+            in_region = reader.node in region or is_update(node.op)
             updates = in_region or (node.name, reader.input) in by_calls
             return updates or reader.node not in live
 
@@ -253,7 +252,7 @@ class _Functions:
             elif arg.type in FLOATING and all(map(is_harmless, readers)):
                 updating.add(number)
         behind = behind_barriers(view)
-        unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
+        unscales = any(view.index[name] in behind for name in item.fetch)
         self._facts[name] = _Facts(frozenset(updating), frozenset(unread), unscales)
         return self._facts[name]
 

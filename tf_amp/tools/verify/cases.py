@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.annotations import BARRIER
-from grappler_pass.eligibility.regions import UNREACHED, state_update_region
+from grappler_pass.eligibility.regions import state_update_region
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import EXIT_OPS, REF_VARIABLE_OPS, RESULT_OPS
 from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
@@ -413,7 +413,7 @@ class _Search:
     """Finds what updates begin with."""
 
     view: Graph
-    region: list[int]
+    region: Mapping[int, int]
     shapes: Shapes
     hidden: frozenset[int]
 
@@ -455,7 +455,7 @@ class _Search:
         handle = self._handle(update)
         for reader in self.view.readers(Port(handle.index, 0)):
             node = self.view.nodes[reader.node]
-            if not is_update(node.op) and self.region[node.index] == UNREACHED:
+            if not is_update(node.op) and node.index not in self.region:
                 return True
         return False
 
@@ -488,7 +488,7 @@ class _Search:
             return False
         if node.op in EXIT_OPS or self._is_gradient(node):
             return True
-        return self.region[node.index] == UNREACHED
+        return node.index not in self.region
 
     def _is_gradient(self, node: Node) -> bool:
         if BARRIER in node.proto.attr or is_gradient(self.view, node):
