@@ -23,7 +23,7 @@ from tf_amp._tensorflow_private import unconverted
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.devices import loss_scale_for, low_dtype_of
 from tf_amp.config.loss_scales.arguments import check_count
-from tf_amp.runtime import model_scopes, switch
+from tf_amp.runtime import enabling, model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import bypass
 from tf_amp.tracing.stamps import current_config
@@ -337,7 +337,7 @@ class GradientHealthMonitor(Monitor):
         low_dtype = self._dtype or low_dtype_of(config)
         self._statistics = GradientStatistics(self.model, low_dtype, fail)
         layer = None
-        if getattr(partner, "is_active", False) or switch.is_enabled():
+        if getattr(partner, "is_active", False) or enabling.is_enabled():
             layer = float32_scope().opened()
             model_scopes.undo_after_call(self.model, switch.close_scope)
         self._observed = step_functions.fresh_alike(self.model, "train", layer)

@@ -22,7 +22,7 @@ from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.step_functions import StepFunction, number, steps_up_to, wrapping
 from tf_amp.compare.alternation import FEWEST_PAIRS, Verdict, in_turn
 from tf_amp.config.loss_scales.arguments import check_count
-from tf_amp.runtime import model_scopes, switch
+from tf_amp.runtime import enabling, model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
 
 # The first call traces and plans, the second may still fill caches.
@@ -182,7 +182,7 @@ class StepTimeMonitor(Monitor):
         self._is_to_compare = False
         mixed = step_functions.current(self.model, "train")
         partner = self.sibling("AutoMixedPrecision")
-        is_mixed = switch.is_enabled() or getattr(partner, "is_active", False)
+        is_mixed = enabling.is_enabled() or getattr(partner, "is_active", False)
         if mixed is None or not is_mixed:
             logging.warning(
                 "StepTimeMonitor compares nothing: this fit is in float32 anyway."

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from tf_amp.config.loss_scales.statistical import StatisticalLossScale
     from tf_amp.config.ranges import Ranges
     from tf_amp.runtime.apex import init_trainer, initialize, scale_loss
-    from tf_amp.runtime.enabling import enable, init
+    from tf_amp.runtime.enabling import disable, enable, init, is_enabled, plans
     from tf_amp.runtime.scope import autocast, float32_scope, mixed_precision_scope
-    from tf_amp.runtime.switch import disable, is_enabled, plans
     from tf_amp.tools.audit import audit
     from tf_amp.tools.convert.conversion import convert
     from tf_amp.tools.convert.job import ConversionReport
@@ -117,9 +116,8 @@ _HOMES = {
     "tf_amp.config.loss_scales.statistical": "StatisticalLossScale",
     "tf_amp.config.ranges": "Ranges",
     "tf_amp.runtime.apex": "init_trainer initialize scale_loss",
-    "tf_amp.runtime.enabling": "enable init",
+    "tf_amp.runtime.enabling": "disable enable init is_enabled plans",
     "tf_amp.runtime.scope": "autocast float32_scope mixed_precision_scope",
-    "tf_amp.runtime.switch": "disable is_enabled plans",
     "tf_amp.tools.audit": "audit",
     "tf_amp.tools.convert.conversion": "convert",
     "tf_amp.tools.convert.job": "ConversionReport",

@@ -28,7 +28,7 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report.display import FittedTable
-from tf_amp.runtime import switch
+from tf_amp.runtime import enabling, switch
 from tf_amp.tools.bench.record import versions_of
 
 Findings = Iterator[Finding]
@@ -108,7 +108,7 @@ def choice(config: AmpConfig) -> Findings:
     try:
         plan = explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)
     finally:
-        switch.disable()
+        enabling.disable()
     decision = plan.filter(op="MatMul").decisions[0]
     yield Finding(
         "example",
@@ -129,11 +129,11 @@ def rewrite(config: AmpConfig) -> Findings:
     )
     switch.switch_on(always)
     try:
-        before = len(switch.plans())
+        before = len(enabling.plans())
         tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
-        works = len(switch.plans()) > before
+        works = len(enabling.plans()) > before
     finally:
-        switch.disable()
+        enabling.disable()
     if works:
         yield Finding("rewrite", "works: a function of this process was rewritten")
     else:

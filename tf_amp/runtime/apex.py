@@ -19,8 +19,8 @@ from tf_amp.config.devices import loss_scale_for
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ConfigError
-from tf_amp.runtime import scope, switch
-from tf_amp.runtime.enabling import enable
+from tf_amp.runtime import scope
+from tf_amp.runtime.enabling import disable, enable
 from tf_amp.tracing.stamps import current_config
 
 # One loss scale per loss, where `initialize` received `num_losses`, else none;
@@ -71,7 +71,7 @@ def initialize(
     if enabled:
         enable(opt_level=opt_level, loss_scale=loss_scale)
     else:
-        switch.disable()
+        disable()
     own = loss_scale_for(current_config())
     several = num_losses if num_losses > 1 and own.scales else 0
     _initialized = tuple(copy.copy(own) for _ in range(several))

@@ -1,6 +1,7 @@
 """Mixed precision by the program's own word.
 
-TensorFlow is imported by the call, not with the name: a program may still configure it.
+TensorFlow is imported by the calls, not with the names: a program may still configure
+it.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_amp.config.amp_config import AmpConfig, checked_settings
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tensorflow_version import check_tensorflow
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.plan import Plan
 
 Lists = Mapping[str, Mapping[str, Iterable[str]]]
 
@@ -73,3 +77,34 @@ def enable(
 
 
 init = enable
+
+
+def disable() -> None:
+    """Leave alone what is traced from now on, and undo the patches of TensorFlow.
+
+    Functions traced while it was enabled keep their settings. Scopes that are entered
+    at the time hold until they are left.
+    """
+    check_tensorflow()
+    from tf_amp.runtime import switch
+
+    switch.switch_off()
+
+
+def is_enabled() -> bool:
+    """Tell whether functions traced now will be rewritten."""
+    check_tensorflow()
+    from tf_amp.tracing.stamps import current_config
+
+    return current_config() is not None
+
+
+def plans() -> tuple[Plan, ...]:
+    """Return the plans applied in this process, oldest first, the last 256 at most.
+
+    They have bytes of activations where something showed them as they were made, too:
+    a folder in TF_AMP_LOG, a callback, or a log at INFO. Those of `explain` always do.
+    """
+    from tf_amp.rewriting import host
+
+    return tuple(host.current().plans)

@@ -9,7 +9,7 @@ hooks; `stamps` says what is done where operations are made. The graphs arrive i
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import logging
 
@@ -39,9 +39,6 @@ from tf_amp.runtime import model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tracing import stamps
 from tf_amp.tracing.stamps import current_config, settings_here, stamp_graph
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Plan
 
 _lock = renewed_lock()
 _open_scopes = 0
@@ -95,13 +92,11 @@ def take_in(made: Any) -> None:
         workers.serve(made)
 
 
-def disable() -> None:
+def switch_off() -> None:
     """Leave alone what is traced from now on, and undo the patches of TensorFlow.
 
-    Functions traced while it was enabled keep their settings, and the patches stay that
-    these need: of what converts to TFLite, and if they were strict, of what raises what
-    fails in them. Scopes that are entered at the time hold
-    until they are left.
+    Those stay that functions traced before need: of what converts to TFLite, and if
+    they were strict, of what raises what fails in them.
     """
     with _lock:
         scope_registry.put_in_force(None, is_programs=True)
@@ -113,11 +108,6 @@ def disable() -> None:
         if call_sites.decide_calls():
             kept.append(functions.CALL_IN_EAGER_MODE)
         private.remove(kept)
-
-
-def is_enabled() -> bool:
-    """Tell whether functions traced now will be rewritten."""
-    return current_config() is not None
 
 
 def is_switched_off() -> bool:
@@ -155,15 +145,6 @@ def close_scope() -> None:
     global _open_scopes
     with _lock:
         _open_scopes -= 1
-
-
-def plans() -> tuple[Plan, ...]:
-    """Return the plans applied in this process, oldest first, the last 256 at most.
-
-    They have bytes of activations where something showed them as they were made, too:
-    a folder in TF_AMP_LOG, a callback, or a log at INFO. Those of `explain` always do.
-    """
-    return tuple(host.current().plans)
 
 
 def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:

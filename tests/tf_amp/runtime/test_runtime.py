@@ -213,7 +213,7 @@ def test_import_is_quick_and_needs_no_tensorflow():
         heavy = {"tensorflow", "numpy", "scipy", "absl", "rich"}
         print(sorted(heavy & set(sys.modules)))
         # A program that names it may still configure TensorFlow's start.
-        tf_amp.enable, tf_amp.init
+        tf_amp.enable, tf_amp.init, tf_amp.disable, tf_amp.is_enabled, tf_amp.plans
         print("tensorflow" in sys.modules)
     """
     assert run_python(program).lines() == ["[]", "False"]

@@ -46,7 +46,7 @@ from tf_amp.rewriting import graph_settings, stripping
 from tf_amp.run import progress
 from tf_amp.run.batches import set_batch
 from tf_amp.run.stand_ins import HANDLES
-from tf_amp.runtime import scope, switch
+from tf_amp.runtime import enabling, scope
 from tf_amp.tools import target_device
 from tf_amp.tools.convert.job import ConversionOptions, SignatureGain, Storage
 from tf_amp.tools.convert.retyping import SHAPES, store_low
@@ -241,7 +241,7 @@ class Mixed(NamedTuple):
 
 def unmixed() -> contextlib.AbstractContextManager[object]:
     """Return a context in which what is traced or loaded is not rewritten later."""
-    return scope.float32_scope() if switch.is_enabled() else contextlib.nullcontext()
+    return scope.float32_scope() if enabling.is_enabled() else contextlib.nullcontext()
 
 
 def planner_for(
