@@ -175,7 +175,7 @@ CostModel.price = lambda *args: believed(*args)._replace(error=3.0)
 plain = step(tf.constant(A)).numpy()
 step = tf.function(step.python_function)
 tf_amp.enable(dtype="bfloat16")
-slow, seconds = "float32", 0.03
+slow = "float32"
 {WAYS[way]}
 with labelled() as labels:
     found = [call(tf.constant(A) if call is step else A) for _ in range(20)]
@@ -440,7 +440,7 @@ def test_instances_of_a_session_share_seeded_draws_queues_and_variables(
 ) -> None:
     lines = run(
         """
-slow, seconds = "", 0.02
+slow = ""
 tf_amp.enable(dtype="bfloat16")
 
 def noise():

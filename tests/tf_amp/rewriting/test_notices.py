@@ -372,7 +372,7 @@ def close_call(program: str, cache: pathlib.Path) -> list[str]:
 def test_a_close_call_has_one_line_and_then_its_verdict(
     slow: str, tmp_path: pathlib.Path
 ) -> None:
-    program = f"slow, seconds = {slow!r}, 0.02\ntf_amp.enable()\nlabels_of(60)\n"
+    program = f"slow = {slow!r}\ntf_amp.enable()\nlabels_of(60)\n"
     waits, verdict = close_call(program, tmp_path)
     assert waits == WAITS
     kept = "16 bits stay, and `tf_amp.plans()` says where (AMP104)"

@@ -27,7 +27,7 @@ def believed(self, node, dtype):
     return float32._replace(seconds=share * float32.seconds, error=error)
 
 FusingPricer.price = believed
-called, labels, slow, waits = call_sites.call_as, [], "mixed", 0.02
+called, labels, slow, waits = call_sites.call_as, [], "mixed", 0.1
 
 def waiting(callee, label, *args):
     labels.append(label)
