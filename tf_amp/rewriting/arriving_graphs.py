@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import logging
 from absl.logging.converter import STANDARD_INFO
 
-from grappler_pass.annotations import STAMP
+from grappler_pass.annotations import SCALE, STAMP
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.garbage import collection_paused
@@ -149,8 +149,9 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     with collection_paused():
         arrival = Arrival(data, item)
         for each in (*_PASSES, *host.current().passes):
-            with reporting(each.name, data, each.without):
-                arrival.run(each.apply(arrival))
+            if each.mark.encode() in data:
+                with reporting(each.name, data, each.without):
+                    arrival.run(each.apply(arrival))
         return arrival.running_data if arrival.is_changed else None
 
 
@@ -196,15 +197,14 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
     return changed
 
 
-def _unscaled(arrival: Arrival) -> GraphDef | None:
-    if arrival.is_changed or host.current().observer is not None:
-        return None
-    return scaled_losses.without_unneeded_scales(arrival)
-
-
 _PASSES = (
     host.Pass("read", "stays float32", _rewritten),
-    host.Pass("unscale", "scales its loss in vain", _unscaled),
+    host.Pass(
+        "unscale",
+        "scales its loss in vain",
+        scaled_losses.without_unneeded_scales,
+        SCALE,
+    ),
 )
 
 

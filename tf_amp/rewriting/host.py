@@ -49,11 +49,13 @@ class Pass(NamedTuple):
       name: the stage, for reports of failures.
       without: what becomes of a graph where the pass fails.
       apply: returns the graph to run, None for the same.
+      mark: an attribute that every graph has that anything may become of.
     """
 
     name: str
     without: str
     apply: Callable[[Arrival], GraphDef | None]
+    mark: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

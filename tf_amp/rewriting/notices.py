@@ -90,6 +90,23 @@ class _PlannedGraph:
         setting = "TF_AMP_OPT_LEVEL=O2" if self.has_waited else "TF_AMP_TUNE=off"
         return f"{setting} would keep 16 bits"
 
+    @property
+    def outcome(self) -> str:
+        """How often it was called, unless it was by a server; its types and speed."""
+        name, count = _name(self.plan), self.calls.count
+        steps = f"{counted(count, 'step')} (calls of {name})" if count else name
+        speed = f"expected {self.plan.predicted_speedup:.2f} times as fast as float32"
+        if self.compared is not None:
+            speed = f"{self.compared.ratio:.2f} times as fast as float32, measured"
+        if self.why:
+            return f"{steps} in {self.dtype}"
+        if self.is_undecided:
+            return f"{steps} in float32, but for some that were compared"
+        if self.is_faster is False:
+            why = f"16 bits were {speed}" if self.compared else "16 bits failed"
+            return f"{steps} in float32 at the end, since {why}"
+        return f"{steps} with {_changes(self.plan)}, {speed}"
+
 
 class RunSummary:
     """What a process has run, for the line at its end."""
@@ -171,15 +188,12 @@ class RunSummary:
             said = f"exclude: {listed} {verb} no operation of the graphs that ran"
             Code.NOTHING_EXCLUDED.say(f"{said}; {_NAMES}")
         seconds = time.monotonic() - self._begin
-        if self._graphs and seconds >= _LONG_SECONDS:
-            self._print_summary(seconds)
+        if not self._graphs or seconds < _LONG_SECONDS:
+            # Of a short job: why no verdict has followed.
+            short = self._graphs.get(id(self.promised))
+            if short is not None and short.is_undecided:
+                Code.SUMMARY.say(f"{short.outcome}; {_TOO_FEW}")
             return
-        # Of a short job: why no verdict has followed.
-        graph = self._graphs.get(id(self.promised))
-        if graph is not None and graph.is_undecided:
-            Code.SUMMARY.say(f"{_steps(graph)} {_outcome(graph)}; {_TOO_FEW}")
-
-    def _print_summary(self, seconds: float) -> None:
         graph = max(self._graphs.values(), key=lambda graph: graph.calls.count)
         skipped = host.current().skipped_steps()
         if graph.is_undecided:
@@ -193,32 +207,8 @@ class RunSummary:
         else:
             more = "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
         told = "" if skipped is None else f"; {counted(skipped, 'step')} skipped"
-        Code.SUMMARY.say(
-            f"{seconds:.0f} s, {_steps(graph)} {_outcome(graph)}{told}"
-            f"{more and f'; {more}'}"
-        )
-
-
-def _steps(graph: _PlannedGraph) -> str:
-    """Say how often a graph was called; servers do not know."""
-    name = _name(graph.plan)
-    count = graph.calls.count
-    return f"{counted(count, 'step')} (calls of {name})" if count else name
-
-
-def _outcome(graph: _PlannedGraph) -> str:
-    """Say in which types a graph runs, and how fast that is."""
-    speed = f"expected {graph.plan.predicted_speedup:.2f} times as fast as float32"
-    if graph.compared is not None:
-        speed = f"{graph.compared.ratio:.2f} times as fast as float32, measured"
-    if graph.why:
-        return f"in {graph.dtype}"
-    if graph.is_undecided:
-        return "in float32, but for some that were compared"
-    if graph.is_faster is False:
-        why = f"16 bits were {speed}" if graph.compared else "16 bits failed"
-        return f"in float32 at the end, since {why}"
-    return f"with {_changes(graph.plan)}, {speed}"
+        more = more and f"; {more}"
+        Code.SUMMARY.say(f"{seconds:.0f} s, {graph.outcome}{told}{more}")
 
 
 def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grappler_pass.annotations import AGAIN, FINITE_BRANCH, SCALE
+from grappler_pass.annotations import FINITE_BRANCH
 from tf_amp.config import scope_registry, workers
 from tf_amp.config.workers import peers
+from tf_amp.rewriting import host
 from tf_amp.tracing.stamp_reader import settings_in
 
 if TYPE_CHECKING:
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
 def without_unneeded_scales(arrival: Arrival) -> GraphDef | None:
     """Return a graph without loss scales; None where they are to stay.
 
-    It is not going to be rewritten. What is returned counts as rewritten, so that it
-    never goes to float16 without them.
+    What is returned counts as rewritten, so that it never goes to float16 without them.
     """
-    if SCALE.encode() not in arrival.data:
+    if arrival.is_changed or host.current().observer is not None:
         return None
     # Other processes may take part in what the graph computes.
     if workers.is_server() or workers.directed_key() or peers() is not None:
@@ -60,8 +60,6 @@ def without_unneeded_scales(arrival: Arrival) -> GraphDef | None:
 
 def with_light_branches(arrival: Arrival) -> GraphDef | None:
     """Return a graph with light branches; None where there are none."""
-    if FINITE_BRANCH.encode() not in arrival.data:
-        return None
     from grappler_pass.rewriting.branches import lighten_branches, merge_equal_reads
 
     before = graph_def = arrival.running
@@ -72,8 +70,6 @@ def with_light_branches(arrival: Arrival) -> GraphDef | None:
 
 def with_second_tries(arrival: Arrival) -> GraphDef | None:
     """Return a graph with a second try; None for the same."""
-    if AGAIN.encode() not in arrival.data:
-        return None
     from grappler_pass.rewriting import second_try
 
     return second_try.with_second_tries(arrival.running)

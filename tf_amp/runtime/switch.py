@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import logging
 
+from grappler_pass.annotations import AGAIN, FINITE_BRANCH, WATCH
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import functions, graphs
@@ -256,16 +257,19 @@ def _build_host() -> None:
                 "lighten",
                 "keeps a Switch in front of each variable",
                 scaled_losses.with_light_branches,
+                FINITE_BRANCH,
             ),
             host.Pass(
                 "second try",
                 "leaves gradients that overflow as they are",
                 scaled_losses.with_second_tries,
+                AGAIN,
             ),
             host.Pass(
                 "watch",
                 "does not show where it overflows",
                 overflow_origin.keeping_graph,
+                WATCH,
             ),
         ),
         # Those that arrive have the settings of their first call then.

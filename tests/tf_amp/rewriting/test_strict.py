@@ -41,8 +41,6 @@ OUTSIDE = {
     "tf_amp.rewriting.arriving_graphs.stripping.is_converted": ("read", "float32"),
     "tf_amp.training.overflow_origin.float32_nodes": ("read", "float32"),
     "tf_amp.rewriting.compiled.called_in_turn": ("compiled", "bfloat16"),
-    "tf_amp.rewriting.scaled_losses.with_light_branches": ("lighten", "bfloat16"),
-    "tf_amp.training.overflow_origin.keeping_graph": ("watch", "bfloat16"),
 }
 
 
