@@ -1,8 +1,16 @@
-"""What the lines of a snapshot print, as text."""
+"""What the command lines of a snapshot print, as text.
+
+A snapshot is a text of command lines behind a `$`, and what each of them prints. They
+run one after the other in a folder of their own; `given.py` says what is there.
+Plans are for a profile that is named, so that they are the same on every machine.
+Besides `tf-amp`, `cat` prints a file that a command has written, of a page what its
+reader sees, and `| grep` keeps lines that match.
+"""
 
 from __future__ import annotations
 
 import html.parser
+import os
 import pathlib
 import re
 import shutil
@@ -12,24 +20,46 @@ import tempfile
 from tests.command_lines import run_line
 from tests.processes import ROOT, settings
 from tests.snapshots.given import given_folder
-from tests.snapshots.lines import Snapshot
 from tests.snapshots.masking import masked
 
 # No kernel of this CPU's is looked at.
 _ENV = {"COLUMNS": "100", "TF_AMP_CHECK": "off"}
+_FOLDER = pathlib.Path(__file__).parent
+NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.txt")))
+# These are left to `make test-long`.
+LONG = frozenset({"bench", "calibrate", "explain.measured"})
+# These compute a product in 16 bits.
+_RUN_PRODUCTS = frozenset(
+    "bench calibrate convert.verified doctor doctor.json run verify verify.json".split()
+)
 
 
-def text_of(snapshot: Snapshot) -> str:
+def path_of(name: str) -> pathlib.Path:
+    """Return where a snapshot is kept."""
+    return _FOLDER / f"{name}.txt"
+
+
+def lines_of(name: str) -> list[str]:
+    """Return the command lines of a snapshot, as typed."""
+    return re.findall(r"^\$ (.*)", path_of(name).read_text(), re.MULTILINE)
+
+
+def why_not(name: str) -> str:
+    """Say why a snapshot cannot be printed here; empty: it can.
+
+    A product that TensorFlow gives to oneDNN for what the CPU has, and oneDNN may not
+    compute, ends the process.
+    """
+    is_held = name in _RUN_PRODUCTS and "ONEDNN_MAX_CPU_ISA" in os.environ
+    return "oneDNN is held to fewer instructions than the CPU has" * is_held
+
+
+def text_of(name: str) -> str:
     """Return lines, what each prints, and its exit code where that is not 0."""
     with tempfile.TemporaryDirectory(prefix="tf-amp-snapshot-") as parent:
         folder = pathlib.Path(parent, "here")
         shutil.copytree(given_folder(), folder)
-        return "\n".join(_printed(line, folder) for line in snapshot.lines)
-
-
-def path_of(snapshot: Snapshot) -> pathlib.Path:
-    """Return where a snapshot is kept."""
-    return pathlib.Path(__file__).with_name(f"{snapshot.name}.txt")
+        return "\n".join(_printed(line, folder) for line in lines_of(name))
 
 
 def _printed(line: str, folder: pathlib.Path) -> str:
