@@ -72,7 +72,8 @@ class Program:
                 optimizer.build([self.weights[i] for i in own])
         # What is called outside of all functions, traced once.
         self._functions: dict[Any, Any] = {}
-        self._step = _function(self._run) if recipe.traced else self._run
+        traced = _function(self._run, jit_compile=recipe.compiled or None)
+        self._step = traced if recipe.traced else self._run
 
     def step(self, inputs: np.ndarray, takes: bool) -> None:
         """Train for a step.

@@ -106,6 +106,7 @@ class Recipe(Brief):
       untaken: for each step whether branches are not taken.
       replicas: 1, or 2 of a `MirroredStrategy`; 0 for none.
       traced: whether the whole step is a function.
+      compiled: whether XLA compiles that.
     """
 
     body: tuple[Statement, ...] = (Take(), Apply())
@@ -114,6 +115,7 @@ class Recipe(Brief):
     untaken: tuple[bool, ...] = (False, False)
     replicas: int = 0
     traced: bool = True
+    compiled: bool = False
 
 
 @st.composite

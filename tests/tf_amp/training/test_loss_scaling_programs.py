@@ -266,3 +266,50 @@ print(math.log2(tf_amp.loss_scale_state(spec).scale))
     )
     # 16 - log2(1.2 * 2**-4), rounded down; of the mean of both it would be 20.
     assert lines == ["19.0"]
+
+
+def test_gradients_of_replicas_are_seen_as_they_are_and_skipped_together_row_by_row():
+    lines = lines_of(
+        REPLICAS
+        + """
+def slopes(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ v) ** 2)
+    return tape.gradient(loss, v)
+
+def row_by_row(x):
+    slopes_of_rows = tf.vectorized_map(lambda row: slopes(row[None]), x)
+    return tf.reduce_mean(slopes_of_rows, 0)
+
+def given(bad):
+    batches = [np.full((2, 4), math.inf if i in bad else 1.0, "f4") for i in range(2)]
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(batches[context.replica_id_in_sync_group]))
+
+def look(bad):
+    compute = lambda x: strategy.run(lambda x: tf.function(slopes)(x), args=(x,))
+    results = strategy.experimental_local_results(tf.function(compute)(given(bad)))
+    return [result.numpy() for result in results]
+
+with strategy.scope():
+    v = tf.Variable(tf.ones([4, 1]))
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([v])
+    plain = look([])
+    tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
+    print(same(plain, look([])), [bool(np.isfinite(r).all()) for r in look([1])])
+
+    @tf.function
+    def step(x):
+        apply = lambda x: optimizer.apply([tf.function(row_by_row)(x)], [v])
+        strategy.run(apply, args=(x,))
+    # Replicas meet here, and count what they have taken before.
+    step(given([]))
+    for bad in ([0], [1], [0, 1], []):
+        before, scale = [part.numpy() for part in parts(v)], figures()[0]
+        step(given(bad))
+        after = [part.numpy() for part in parts(v)]
+        print(same(before, after), same(after[:1], after[1:]), scale / figures()[0])
+"""
+    )
+    assert lines == ["True [True, False]", *["True True 2.0"] * 3, "False True 1.0"]

@@ -17,62 +17,6 @@ built = pytest.mark.parametrize(
 )
 
 
-def one_by_one(variables, x):
-    with tf.GradientTape(persistent=True) as tape:
-        loss = tf.add_n([tf.reduce_sum(v * x) for v in variables])
-    return [tape.gradient(loss, v) for v in variables]
-
-
-@built
-def test_a_tape_that_is_asked_for_each_variable_counts_once(build):
-    variables = [tf.Variable(X) for _ in range(4)]
-    step = build(lambda x: one_by_one(variables, x))
-    with scaled_by(DynamicLossScale(initial=2.0**15)) as loss_scale:
-        step(tf.constant(X))
-        assert figures(loss_scale) == (2.0**15, 1, 0)
-        slopes = step(tf.constant(BAD))
-        assert figures(loss_scale) == (2.0**14, 0, 1)
-        assert not any(np.isfinite(slope).any() for slope in slopes)
-        step(tf.constant(X))
-        assert figures(loss_scale) == (2.0**14, 1, 1)
-
-
-@built
-def test_an_overflow_in_any_of_its_gradients_counts(build):
-    variables = [tf.Variable(X) for _ in range(3)]
-
-    @build
-    def step(*inputs):
-        with tf.GradientTape(persistent=True) as tape:
-            losses = [
-                tf.reduce_sum(v * x) for v, x in zip(variables, inputs, strict=True)
-            ]
-        return [tape.gradient(one, v) for one, v in zip(losses, variables, strict=True)]
-
-    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
-        for place in range(3):
-            inputs = [X, X, X]
-            inputs[place] = BAD
-            slopes = step(*map(tf.constant, inputs))
-            assert figures(loss_scale) == (2.0 ** (9 - place), 0, 1 + place)
-            for slope, expected in zip(slopes, inputs, strict=True):
-                np.testing.assert_array_equal(slope, expected)
-
-
-@built
-def test_a_growing_scale_grows_once(build):
-    variables = [tf.Variable(X) for _ in range(3)]
-    step = build(lambda x: one_by_one(variables, x))
-    scale = DynamicLossScale(initial=2.0**10, growth_interval=2)
-    with scaled_by(scale):
-        step(tf.constant(X))
-        assert figures(scale) == (2.0**10, 1, 0)
-        slopes = step(tf.constant(X))
-        assert figures(scale) == (2.0**11, 0, 0)
-    for slope in slopes:
-        np.testing.assert_array_equal(slope, X)
-
-
 @built
 def test_jacobians_and_gradients_of_one_tape_count_together(build):
     def step(x):
@@ -90,45 +34,6 @@ def test_jacobians_and_gradients_of_one_tape_count_together(build):
         np.testing.assert_array_equal(slope, 2 * X)
         step(tf.constant(BAD))
         assert figures(loss_scale) == (2.0**9, 0, 1)
-
-
-def test_a_tape_outside_of_a_loop_counts_once():
-    @tf.function
-    def step(x):
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(x)
-            y = x * x
-        total = tf.zeros_like(x)
-        for i in tf.range(4):
-            total += tape.gradient(y, x, output_gradients=tf.one_hot(i, 4))
-        return total
-
-    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
-        step(tf.constant(X))
-        assert figures(loss_scale) == (2.0**10, 1, 0)
-        for count, bad in ((1, 0), (2, 2)):
-            x = X.copy()
-            x[bad] = math.inf
-            step(tf.constant(x))
-            assert figures(loss_scale) == (2.0 ** (10 - count), 0, count)
-
-
-def test_a_tape_within_a_loop_counts_each_time():
-    @tf.function
-    def steps(x):
-        total = tf.zeros_like(x)
-        for _ in tf.range(3):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = x * x
-            total += tape.gradient(y, x)
-        return total
-
-    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
-        steps(tf.constant(X))
-        assert figures(loss_scale) == (2.0**10, 3, 0)
-        steps(tf.constant(BAD))
-        assert figures(loss_scale) == (2.0**7, 0, 3)
 
 
 @pytest.mark.parametrize("is_resource", [True, False])
