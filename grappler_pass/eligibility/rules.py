@@ -378,6 +378,11 @@ class Constraints:
             if is_eligible
         }
 
+    @property
+    def variable_count(self) -> int:
+        """How many variables there are."""
+        return 1 + max(self.variables.values(), default=-1)
+
 
 def constrain(
     view: Graph,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_flow
 
 # scipy returns a flow of 0 for capacities beyond int32; residual capacities reach
@@ -93,13 +93,23 @@ def minimum_cut(problem: Problem, *, low_at_ties: bool = False) -> tuple[bool, .
     as a tie. A side that takes infinitely long is not chosen.
     """
     count = len(problem.float32_seconds)
-    if count == 0:
-        return ()
     # Variables first, then the source and the sink, then what joins readers.
     source, sink = count, count + 1
-    capacities = _capacities(*_edges(problem, source, sink))
-    flow = maximum_flow(capacities, source, sink)
-    residual = (capacities - flow.flow).tocsr()
+    edges, vertices = _edges(problem, source, sink)
+    if not edges:
+        return (low_at_ties,) * count
+    rows, columns, seconds = (np.array(part) for part in zip(*edges, strict=True))
+    # Integers whose finite sum stays below what int32 holds.
+    finite = np.isfinite(seconds)
+    scale = _FINITE_SUM / max(float(seconds[finite].sum()), 1e-30)
+    scaled = np.full(len(edges), INFINITY, dtype=np.int64)
+    scaled[finite] = np.floor(seconds[finite] * scale).astype(np.int64)
+    assert scaled[finite].sum() < INFINITY, "capacities exceed what is infinite"
+    matrix = coo_matrix((scaled, (rows, columns)), shape=(vertices, vertices)).tocsr()
+    # What has no choice may pay for a cast on the same edge.
+    matrix.data = np.minimum(matrix.data, INFINITY)
+    capacities = matrix.astype(np.int32)
+    residual = (capacities - maximum_flow(capacities, source, sink).flow).tocsr()
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()
     # What the source still reaches is the smallest low side among all minimum cuts;
@@ -107,9 +117,8 @@ def minimum_cut(problem: Problem, *, low_at_ties: bool = False) -> tuple[bool, .
     start, end = source, sink
     if low_at_ties:
         residual, start, end = residual.T.tocsr(), end, start
-    reached = np.zeros(capacities.shape[0], dtype=bool)
-    found = breadth_first_order(residual, start, return_predecessors=False)
-    reached[found] = True
+    reached = np.zeros(vertices, dtype=bool)
+    reached[breadth_first_order(residual, start, return_predecessors=False)] = True
     assert not reached[end], "an augmenting path is left: the flow is not maximal"
     return tuple(bool(b) != low_at_ties for b in reached[:count])
 
@@ -150,24 +159,6 @@ def _charged_once(
     if len(ends) == 1:
         return [(begin, end, seconds) for end in ends]
     return [(begin, joint, seconds), *((joint, end, np.inf) for end in sorted(ends))]
-
-
-def _capacities(edges: Sequence[_Edge], vertices: int) -> csr_matrix:
-    """Scale seconds to integers whose finite sum stays below what int32 holds."""
-    if not edges:
-        return csr_matrix((vertices, vertices), dtype=np.int32)
-    rows, columns, seconds = (np.array(part) for part in zip(*edges, strict=True))
-    finite = np.isfinite(seconds)
-    scale = _FINITE_SUM / max(float(seconds[finite].sum()), 1e-30)
-    capacities = np.full(len(edges), INFINITY, dtype=np.int64)
-    capacities[finite] = np.floor(seconds[finite] * scale).astype(np.int64)
-    assert capacities[finite].sum() < INFINITY, "capacities exceed what is infinite"
-    matrix = coo_matrix(
-        (capacities, (rows, columns)), shape=(vertices, vertices)
-    ).tocsr()
-    # What has no choice may pay for a cast on the same edge.
-    matrix.data = np.minimum(matrix.data, INFINITY)
-    return matrix.astype(np.int32)
 
 
 def islands(

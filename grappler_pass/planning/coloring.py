@@ -26,15 +26,15 @@ from grappler_pass.costs.model import COMMON_VARIANCE, KINDRED
 from grappler_pass.costs.op_classes import GATHER, MOVEMENT
 from grappler_pass.eligibility.kernels import (
     Kernel,
+    Kernels,
     channels_last,
     kernel_of,
     needs_check,
 )
 from grappler_pass.eligibility.known_wrong import may_be_wrong
 from grappler_pass.eligibility.reads import is_cast
-from grappler_pass.eligibility.rules import Constraints
 from grappler_pass.graph.op_table import VIEW_OPS
-from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
@@ -49,58 +49,18 @@ from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import CastPrice, Prices
 
 
-@dataclasses.dataclass(frozen=True)
-class Variables:
-    """Slots as variables of the cut.
-
-    Attributes:
-      of_slot: slot number to variable, FLOAT32_SIDE where the slot is not eligible.
-      count: number of variables.
-    """
-
-    of_slot: tuple[int, ...]
-    count: int
-
-    @classmethod
-    def from_constraints(cls, constraints: Constraints) -> Variables:
-        """Give each eligible slot a variable, tied ones the same."""
-        leader: dict[int, int] = {}
-        for group in constraints.ties:
-            for slot in group:
-                leader[slot] = group[0]
-        numbers: dict[int, int] = {}
-        of_slot = [
-            numbers.setdefault(leader.get(slot, slot), len(numbers))
-            if eligible
-            else FLOAT32_SIDE
-            for slot, eligible in enumerate(constraints.eligible)
-        ]
-        return cls(tuple(of_slot), len(numbers))
-
-    def of(self, slot: int) -> int:
-        """Return the variable that governs a slot, FLOAT32_SIDE for NO_SLOT."""
-        return FLOAT32_SIDE if slot == NO_SLOT else self.of_slot[slot]
-
-    def of_slots(self, slots: Iterable[int]) -> set[int]:
-        """Return the variables that govern any of some slots."""
-        return {self.of_slot[slot] for slot in slots} - {FLOAT32_SIDE}
-
-
-def problem_from_prices(
-    draft: Draft, variables: Variables, tie: float = 0.0
-) -> Problem:
+def problem_from_prices(draft: Draft, tie: float = 0.0) -> Problem:
     """State the assignment problem whose minimum cut is the plan of a priced draft.
 
     16 bits may be slower by a share of a node's float32 seconds, `tie`, if they halve
     what the node writes.
     """
     view, slots, prices = draft.view, draft.slots, draft.prices
-    float32 = [0.0] * variables.count
-    low = [0.0] * variables.count
-    for i, variable, float32_seconds, seconds in priced_nodes(draft, variables):
-        writes_low = any(
-            variables.of(slots.output_slot(*port)) >= 0 for port in view.output_ports(i)
-        )
+    variables, count = draft.constraints.variables, draft.constraints.variable_count
+    float32, low = [0.0] * count, [0.0] * count
+    for i, variable, float32_seconds, seconds in priced_nodes(draft):
+        ports = view.output_ports(i)
+        writes_low = any(slots.output_slot(*port) in variables for port in ports)
         favor = tie if writes_low else 0.0
         float32[variable] += float32_seconds
         low[variable] += seconds - favor * float32_seconds
@@ -113,33 +73,26 @@ def problem_from_prices(
             node = view.nodes[reader.node]
             # A Cast may read a low tensor as well.
             if not is_cast(node) or node.name in view.item.untouchable:
-                readers.add(variables.of(slots.input_slot(*reader)))
-    terms = [
-        CastTerm(
-            producer=variables.of(slots.output_slot(*port)),
-            readers=frozenset(readers),
-            up_seconds=cast.up,
-            down_seconds=cast.down,
-            error=cast.error,
-        )
-        for port, readers in readers_of.items()
-        for cast in [prices.casts.get(port, CastPrice())]
-    ]
+                readers.add(variables.get(slots.input_slot(*reader), FLOAT32_SIDE))
+    terms = []
+    for port, readers in readers_of.items():
+        producer = variables.get(slots.output_slot(*port), FLOAT32_SIDE)
+        price = prices.casts.get(port, CastPrice())
+        terms.append(CastTerm(producer, frozenset(readers), *price))
     return Problem(float32, low, terms)
 
 
-def priced_nodes(
-    draft: Draft, variables: Variables
-) -> Iterator[tuple[int, int, float, float]]:
+def priced_nodes(draft: Draft) -> Iterator[tuple[int, int, float, float]]:
     """Yield each node that may be in 16 bits, its variable, its seconds in either type.
 
     A node is priced once: by the first of its slots that may be in 16 bits.
     """
+    variables, slots_of = draft.constraints.variables, draft.slots.slots_of
     both = zip(draft.prices.float32, draft.prices.low, strict=True)
     for node, (float32, low) in enumerate(both):
         if low is not None:
-            own = (variables.of_slot[slot] for slot in draft.slots.slots_of[node])
-            yield node, next(v for v in own if v >= 0), float32, low
+            first = next(slot for slot in slots_of[node] if slot in variables)
+            yield node, variables[first], float32, low
 
 
 # Nobody notices less, be it half of a step.
@@ -217,8 +170,7 @@ def fault_of(draft: Draft) -> Callable[[SlotTable, Node], str]:
     def fault(slots: SlotTable, node: Node) -> str:
         if kernels is None or not may_be_wrong(node.op):
             return ""
-        kernel = _kernel(draft, slots, node)
-        return kernels.fault(kernel, compiled=settings.fuses)
+        return kernels.fault(_kernel(draft, slots, node), compiled=settings.fuses)
 
     return fault
 
@@ -230,28 +182,30 @@ def _kernel(draft: Draft, slots: SlotTable, node: Node) -> Kernel:
     return channels_last(kernel) if is_laid_out else kernel
 
 
-def to_check(draft: Draft) -> list[Kernel]:
-    """Return the kernels of a colored draft that are to be checked, each once.
+def _to_check(draft: Draft) -> tuple[Kernels, list[Kernel]] | None:
+    """Return who checks, and each kernel of a colored draft that is to be checked.
 
     XLA's own are not: what it compiles was found to be right.
     """
-    if draft.settings.kernels is None or draft.settings.fuses:
-        return []
+    checking = draft.settings.kernels
+    if checking is None or draft.settings.fuses:
+        return None
     nodes = (draft.view.nodes[node] for node in sorted(draft.low_nodes))
     kernels = (_kernel(draft, draft.slots, n) for n in nodes if may_be_wrong(n.op))
-    return list({k.key: k for k in kernels if needs_check(k)}.values())
+    wanted = list({k.key: k for k in kernels if needs_check(k)}.values())
+    return (checking, wanted) if wanted else None
 
 
 def is_wrong(draft: Draft) -> bool:
     """Have the kernels of a draft checked; return whether any has turned out wrong."""
-    kernels, wanted = draft.settings.kernels, to_check(draft)
-    return kernels is not None and bool(wanted) and kernels.check(wanted)
+    to_check = _to_check(draft)
+    return to_check is not None and to_check[0].check(to_check[1])
 
 
 def unchecked(draft: Draft) -> str:
     """Say which kernels of a plan have not been checked; "" where all have."""
-    kernels, wanted = draft.settings.kernels, to_check(draft)
-    return kernels.unchecked(wanted) if kernels is not None and wanted else ""
+    to_check = _to_check(draft)
+    return to_check[0].unchecked(to_check[1]) if to_check is not None else ""
 
 
 # Lists of tensors are no part of it: what is kept in them for the backward pass takes
@@ -261,63 +215,63 @@ _MOVING = VIEW_OPS | GATHER | {op for op in MOVEMENT if not op.startswith("Tenso
 
 def color_slots(draft: Draft) -> Draft:
     """Color the slots; remember why an eligible one was left in float32."""
-    settings = draft.settings
-    count = len(draft.slots.slots)
-    nothing = dataclasses.replace(
-        draft, low=(False,) * count, fallback=(Cause.ISLAND,) * count
-    )
+    settings, variables = draft.settings, draft.constraints.variables
+    slots = range(len(draft.slots.slots))
+
+    def colored(low: Iterable[bool], causes: Iterable[Cause]) -> Draft:
+        return dataclasses.replace(draft, low=tuple(low), fallback=tuple(causes))
+
+    def all_alike(cause: Cause) -> Draft:
+        return colored((False for _ in slots), (cause for _ in slots))
+
     if not draft.has_candidates:
-        return nothing
+        return all_alike(Cause.ISLAND)
     if draft.recalled is not None:
-        resumed = (Cause.RESUMED,) * count
-        return dataclasses.replace(draft, low=draft.recalled, fallback=resumed)
+        return colored(draft.recalled, (Cause.RESUMED for _ in slots))
     if settings.opt_level not in (PRICED, *FORCED):
-        return dataclasses.replace(nothing, fallback=(Cause.LEVEL,) * count)
-    variables = Variables.from_constraints(draft.constraints)
-    problem = problem_from_prices(draft, variables)
-    low, causes = _colors(draft, variables, problem)
-    priced = priced_nodes(draft, variables)
-    low_nodes = (node for node, variable, _, _ in priced if low[variable])
+        return all_alike(Cause.LEVEL)
+    problem = problem_from_prices(draft)
+    low, causes = _colors(draft, problem)
+    low_nodes = (node for node, variable, _, _ in priced_nodes(draft) if low[variable])
     casts = ((cast_seconds(term, low), term) for term in problem.casts)
     gain = Gain(
-        problem.seconds([False] * variables.count) - problem.seconds(low),
+        problem.seconds([False] * len(low)) - problem.seconds(low),
         gain_error(draft.view, draft.prices, low_nodes, casts),
         draft.beside_nodes + sum(draft.prices.float32),
     )
     is_sure = settings.opt_level in FORCED or gain.is_sure(settings.margin)
-    may_be_tried = settings.own_steps is not None and gain.may_be_worth_it
-    if not is_sure and not may_be_tried:
+    is_used = is_sure or (settings.own_steps is not None and gain.may_be_worth_it)
+    if not is_used:
         causes |= {v: Cause.MARGIN for v, is_low in enumerate(low) if is_low}
-    fallback = tuple(causes.get(v, Cause.COST) for v in variables.of_slot)
-    if not is_sure and not may_be_tried:
-        return dataclasses.replace(nothing, fallback=fallback)
-    draft = dataclasses.replace(
-        draft,
-        low=tuple(v != FLOAT32_SIDE and low[v] for v in variables.of_slot),
-        fallback=fallback,
-        gain_error=gain.error,
-        is_sure=is_sure,
+    draft = colored(
+        (is_used and slot in variables and low[variables[slot]] for slot in slots),
+        (causes.get(variables.get(slot, FLOAT32_SIDE), Cause.COST) for slot in slots),
     )
+    if not is_used:
+        return draft
+    draft = dataclasses.replace(draft, gain_error=gain.error, is_sure=is_sure)
     is_certain = gain.is_certain and _is_priced_here(draft)
     return dataclasses.replace(draft, is_certain=is_certain)
 
 
 def _colors(
-    draft: Draft, variables: Variables, problem: Problem
+    draft: Draft, problem: Problem
 ) -> tuple[tuple[bool, ...], dict[int, Cause]]:
     """Return which variables are low, and why some had no choice.
 
     What is kept in float32 after a cut changes what its neighbors cost, so that it is
     cut again.
     """
+    variables = draft.constraints.variables
     is_forced = draft.settings.opt_level in FORCED
     if is_forced:
-        wanted = _forced_problem(draft, variables, problem)
+        wanted = _forced_problem(draft, problem)
     else:
-        wanted = problem_from_prices(draft, variables, draft.settings.tie)
+        wanted = problem_from_prices(draft, draft.settings.tie)
     both = list(zip(wanted.float32_seconds, wanted.low_seconds, strict=True))
-    allowed = variables.of_slots(draft.constraints.allow)
-    causes = dict.fromkeys(variables.of_slots(draft.written_slots), Cause.WRITTEN)
+    allowed = {variables[slot] for slot in draft.constraints.allow}
+    written = (variables[s] for s in draft.written_slots if s in variables)
+    causes = dict.fromkeys(written, Cause.WRITTEN)
     while True:
         sides = ((0.0, math.inf) if v in causes else s for v, s in enumerate(both))
         float32_seconds, low_seconds = zip(*sides, strict=True)
@@ -344,7 +298,7 @@ def _is_priced_here(draft: Draft) -> bool:
     return elsewhere <= CERTAIN_SHARE * sum(prices.float32[i] for i in draft.low_nodes)
 
 
-def _forced_problem(draft: Draft, variables: Variables, problem: Problem) -> Problem:
+def _forced_problem(draft: Draft, problem: Problem) -> Problem:
     """Return a problem whose minimum cut is low but for what makes casts smaller.
 
       exp(f32) --> slice(low) --> matmul(low)     casts all that the slice reads
@@ -354,12 +308,10 @@ def _forced_problem(draft: Draft, variables: Variables, problem: Problem) -> Pro
     computes is low: the level does not ask what that costs. Data movement counts as no
     slower in 16 bits than in float32, so that it is low unless that saves on casts.
     """
-    computing = {
-        variable
-        for slot, variable in enumerate(variables.of_slot)
-        if draft.view.nodes[draft.slots.node_of[slot]].op not in _MOVING
-    }
-    float32 = [math.inf if v in computing else 0.0 for v in range(variables.count)]
-    for _, variable, seconds, low in priced_nodes(draft, variables):
+    float32 = [0.0] * draft.constraints.variable_count
+    for slot, variable in draft.constraints.variables.items():
+        if draft.view.nodes[draft.slots.node_of[slot]].op not in _MOVING:
+            float32[variable] = math.inf
+    for _, variable, seconds, low in priced_nodes(draft):
         float32[variable] += max(0.0, seconds - low)
-    return Problem(float32, [0.0] * variables.count, problem.casts)
+    return Problem(float32, [0.0] * len(float32), problem.casts)

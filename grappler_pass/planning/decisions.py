@@ -26,7 +26,7 @@ from grappler_pass.graph.shapes import Shape, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, SlotTable
 from grappler_pass.graph.view import Port
 from grappler_pass.planning.assignment import FLOAT32_SIDE, seconds_of_flips
-from grappler_pass.planning.coloring import Variables, problem_from_prices
+from grappler_pass.planning.coloring import problem_from_prices
 from grappler_pass.planning.draft import (
     FORCED,
     PRICED,
@@ -145,13 +145,13 @@ def _other_seconds(draft: Draft) -> Sequence[float | None]:
     """Return for each slot what its other type alone would take more, with casts."""
     if draft.prices is None or not any(draft.constraints.eligible):
         return (None,) * len(draft.low)
-    variables = Variables.from_constraints(draft.constraints)
-    low = [False] * variables.count
-    for variable, is_low in zip(variables.of_slot, draft.low, strict=True):
-        if is_low:
-            low[variable] = True
-    more = seconds_of_flips(problem_from_prices(draft, variables), low)
-    return [None if v == FLOAT32_SIDE else more[v] for v in variables.of_slot]
+    variables = draft.constraints.variables
+    low = [False] * draft.constraints.variable_count
+    for slot, variable in variables.items():
+        low[variable] = draft.low[slot]
+    more = seconds_of_flips(problem_from_prices(draft), low)
+    slots = range(len(draft.low))
+    return [more[variables[s]] if s in variables else None for s in slots]
 
 
 def _decision(
@@ -232,14 +232,13 @@ def recall(draft: Draft) -> Draft:
     if low is None:
         return draft
     # Only eligible slots are low, and tied ones alike.
-    of_slot = Variables.from_constraints(draft.constraints).of_slot
-    colors = {FLOAT32_SIDE: False}
+    variables, colors = draft.constraints.variables, {FLOAT32_SIDE: False}
     if (
-        len(of_slot) != len(low)
+        len(low) != len(draft.slots.slots)
         or any(low[slot] for slot in draft.written_slots)
         or any(
-            colors.setdefault(variable, is_low) != is_low
-            for variable, is_low in zip(of_slot, low, strict=True)
+            colors.setdefault(variables.get(slot, FLOAT32_SIDE), is_low) != is_low
+            for slot, is_low in enumerate(low)
         )
     ):
         logging.log_first_n(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import draft_graph
-from grappler_pass.planning.coloring import Variables, problem_from_prices
+from grappler_pass.planning.assignment import Problem
+from grappler_pass.planning.coloring import problem_from_prices
 from grappler_pass.planning.draft import Draft
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
@@ -68,7 +70,6 @@ def up(draft: Draft, node: str) -> float:
     return draft.prices.casts[Port(draft.view.index[node], 0)].up
 
 
-def problem_of(draft: Draft, tie: float = 0.0) -> tuple[Variables, Any]:
+def problem_of(draft: Draft, tie: float = 0.0) -> tuple[Mapping[int, int], Problem]:
     """Return the variables of a draft, and what is to be cut."""
-    variables = Variables.from_constraints(draft.constraints)
-    return variables, problem_from_prices(draft, variables, tie)
+    return draft.constraints.variables, problem_from_prices(draft, tie)

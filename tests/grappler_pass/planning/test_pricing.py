@@ -220,6 +220,6 @@ def test_a_tie_favors_what_writes_16_bits_alone() -> None:
     assert draft.slots.has_float32_results(index["last"])
     variables, plain = problem_of(draft)
     favored = problem_of(draft, 0.1)[1].low_seconds
-    first, last = (variables.of(slots_of[index[n]][0]) for n in ("first", "last"))
+    first, last = (variables[slots_of[index[n]][0]] for n in ("first", "last"))
     assert favored[first] < plain.low_seconds[first]
     assert favored[last] == plain.low_seconds[last]

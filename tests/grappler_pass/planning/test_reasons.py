@@ -10,7 +10,6 @@ import pytest
 
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.pipeline import draft_graph
-from grappler_pass.planning.coloring import Variables
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import DEFAULT_TIE, Draft, plan_casts
 from grappler_pass.planning.plan import Cause, Decision, Plan
@@ -123,16 +122,15 @@ def _alone(draft: Draft) -> list[list[int]]:
     if draft.prices is None or draft.reads.refs.late or not one_place:
         return []
     groups: dict[int, list[int]] = {}
-    variables = Variables.from_constraints(draft.constraints).of_slot
-    for slot, variable in enumerate(variables):
+    variables = draft.constraints.variables
+    for slot, variable in variables.items():
         groups.setdefault(variable, []).append(slot)
-    groups.pop(-1, None)
     node_of, slots_of = draft.slots.node_of, draft.slots.slots_of
     return [
         group
         for variable, group in groups.items()
         if all(
-            variables[each] in (variable, -1)
+            variables.get(each, variable) == variable
             for slot in group
             for each in slots_of[node_of[slot]]
         )
