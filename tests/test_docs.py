@@ -73,6 +73,7 @@ GIVEN = {
         tf.config.set_logical_device_configuration(cpu, [device, device])
         dataset = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 1))))
     """,
+    "quickstart.md": "",
     "report.md": "",
     "verify.md": "",
     "xla.md": "",
