@@ -8,7 +8,6 @@ keeps to; what it would gain is not looked at. Nothing here changes a plan.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
@@ -33,7 +32,7 @@ _HALF_FULL = 0.5
 # An op that takes less than this many starts is bound by them.
 _LAUNCHES = 1.5
 _CAST_SHARE = 0.25
-_BY_LISTS = ("DENY", "DENY_TAINT", "NOT_LISTED")
+_BY_LISTS = (Cause.DENY, Cause.DENY_TAINT, Cause.NOT_LISTED)
 _SHOWN = 10
 # Losses under this share of what the mean node takes are not worth a look.
 _LEAST_SHARE = 1e-3
@@ -126,18 +125,12 @@ class AuditedNode:
     @property
     def name(self) -> str:
         """Its name, behind that of the function that it is in."""
-        function = self.alternatives.name
-        return f"{function}/{self.node.name}" if function else self.node.name
+        return "/".join(filter(None, (self.alternatives.name, self.node.name)))
 
     @property
     def low_dtype(self) -> str:
         """The 16-bit type of the plan."""
         return self.draft.settings.low_dtype
-
-    @property
-    def cause(self) -> str:
-        """The name of the reason's cause."""
-        return self.decision.reason.cause.name
 
     @property
     def seconds(self) -> float:
@@ -157,13 +150,6 @@ class AuditedNode:
         peak = max(rates.get(self.low_dtype, 0.0), rates["float32"])
         best = self.weight * flops / peak
         return min(best, self.decision.seconds_float32)
-
-    @property
-    def memory_seconds(self) -> float:
-        """Seconds that moving its operands and results in 16 bits takes at least."""
-        rates = self.roofline.bytes_per_second
-        moved = sum(work.bytes_moved for work in self.works)
-        return self.weight * moved / (rates.get(self.low_dtype) or rates["float32"])
 
     @cached_attribute
     def call(self) -> OpCall:
@@ -193,11 +179,6 @@ class AuditedNode:
         return float(self.alternatives.runs * self.draft.view.weight(self.node.index))
 
     @property
-    def listed_op(self) -> str:
-        """The op whose list the node is on: of a fused node it may be a part."""
-        return self.draft.settings.lists.place_of(self.node.proto).op
-
-    @property
     def shape(self) -> str:
         """The shape of what it computes, human-readable."""
         if (product := self.product) is not None:
@@ -225,27 +206,24 @@ def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
     The remedy is empty where there is none.
     """
     row, product = case.decision, case.product
-    if not case.is_low and case.cause not in ("COST", "CASTS", "MARGIN"):
+    cause, why = row.reason.cause, str(row.reason)
+    if not case.is_low and cause not in (Cause.COST, Cause.CASTS, Cause.MARGIN):
         # Op lists or the caller keep it in float32, whatever it costs.
-        view, reason = case.draft.view, row.reason
-        why = str(reason)
-        if case.cause == "STATE_UPDATE":
-            why = reason.cause.value
-        elif reason.detail in view.index:
+        view, detail = case.draft.view, row.reason.detail
+        if cause is Cause.STATE_UPDATE:
+            why = cause.value
+        elif detail in view.index:
             # The op of a culprit, so that alike nodes say alike.
-            why = f"{reason.cause.value}: {view.nodes[view.index[reason.detail]].op}"
+            why = f"{cause.value}: {view.nodes[view.index[detail]].op}"
         return why, _list_remedy(case)
     if (wasteful := _wasteful_product(case)) is not None:
         return wasteful
-    is_cast_heavy = row.cast_seconds >= _CAST_SHARE * case.seconds
-    if is_cast_heavy if case.is_low else case.cause == "CASTS":
-        why = (
-            f"casts take {1e3 * row.cast_seconds:.3g} ms of it"
-            if case.is_low
-            else "16 bits are faster, the casts around it are not worth it"
-        )
-        remedies = map(_neighbor_remedy, case.float32_neighbors())
-        return why, next(filter(None, remedies), "")
+    if case.is_low and row.cast_seconds >= _CAST_SHARE * case.seconds:
+        why = f"casts take {1e3 * row.cast_seconds:.3g} ms of it"
+        return why, _neighbor_remedy(case)
+    if cause is Cause.CASTS and not case.is_low:
+        why = "16 bits are faster, the casts around it are not worth it"
+        return why, _neighbor_remedy(case)
     launch = max(case.roofline.overhead_seconds, case.roofline.dispatch_seconds)
     starts = launch * max(len(case.works), 1) * case.weight
     if case.seconds <= _LAUNCHES * starts:
@@ -255,31 +233,38 @@ def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
         )
     if not case.is_low:
         # Its price in 16 bits is no better.
-        return str(row.reason), ""
-    if product is not None and case.memory_seconds <= _HALF_FULL * case.seconds:
-        return (
-            f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
-            "the 16-bit units busy",
-            "wider layers, multiples of 128",
-        )
+        return why, ""
+    by_memory = "bound by memory: 16 bits halve what is moved, no more"
+    if product is None:
+        return by_memory, ""
+    # What moving its operands and results in 16 bits takes at least.
+    rates = case.roofline.bytes_per_second
+    moved = case.weight * sum(work.bytes_moved for work in case.works)
+    least_seconds = moved / (rates.get(case.low_dtype) or rates["float32"])
+    if least_seconds > _HALF_FULL * case.seconds:
+        return by_memory, "wider layers do more with what they read"
     return (
-        "bound by memory: 16 bits halve what is moved, no more",
-        "" if product is None else "wider layers do more with what they read",
+        f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
+        "the 16-bit units busy",
+        "wider layers, multiples of 128",
     )
 
 
 def _list_remedy(case: AuditedNode) -> str:
     """Say what would free the node; empty where nothing that was tried does."""
-    if case.cause not in (*_BY_LISTS, "RANGE"):
+    cause = case.decision.reason.cause
+    if cause not in (*_BY_LISTS, Cause.RANGE):
         return ""
     rates = case.roofline.matrix_flops
     computes = rates.get("bfloat16", 0.0) > rates["float32"]
     if case.low_dtype == "float16" and computes:
         if case.alternatives.is_free_in("bfloat16", case.node):
             return "plan in bfloat16, which has float32's range"
-    if case.cause not in _BY_LISTS:
+    if cause is Cause.RANGE:
         return ""
-    edit = case.alternatives.freeing_edit(case.listed_op, case.node)
+    # The op whose list the node is on: of a fused node it may be a part.
+    listed = case.draft.settings.lists.place_of(case.node.proto).op
+    edit = case.alternatives.freeing_edit(listed, case.node)
     return f"if you know it to be harmless: {edit}" if edit else ""
 
 
@@ -308,14 +293,15 @@ def _wasteful_product(case: AuditedNode) -> tuple[str, str] | None:
     )
 
 
-def _neighbor_remedy(neighbor: Decision) -> str:
-    """Say how a neighbor could go to 16 bits; empty of constants and variables."""
-    reason = neighbor.reason
-    if reason.cause is Cause.PRESERVED or reason.detail in (INPUT, RESULT):
-        return f"feed and fetch 16 bits ({neighbor.op})"
-    if reason.cause is Cause.FIXED:
-        return ""
-    return f"free its neighbor {neighbor.op}: {reason.cause.value}"
+def _neighbor_remedy(case: AuditedNode) -> str:
+    """Say how a neighbor in float32 could go to 16 bits, if one can."""
+    for row in case.float32_neighbors():
+        if row.reason.cause is Cause.PRESERVED or row.reason.detail in (INPUT, RESULT):
+            return f"feed and fetch 16 bits ({row.op})"
+        # A constant or a variable is what it is.
+        if row.reason.cause is not Cause.FIXED:
+            return f"free its neighbor {row.op}: {row.reason.cause.value}"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,10 +332,25 @@ class Obstacle:
 def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
     """Return the nodes that lose most by their plans, alike ones together."""
     groups: dict[tuple[str, ...], list[AuditedNode]] = defaultdict(list)
-    for case in itertools.chain.from_iterable(map(_losing, functions)):
-        row = case.decision
-        key = (row.op, case.shape, row.dtype, *reason_and_remedy(case))
-        groups[key].append(case)
+    for alternatives in functions:
+        draft, runs = alternatives.draft, alternatives.runs
+        seconds = runs * draft.plan.seconds_after
+        least = _LEAST_SHARE * seconds / max(len(draft.view.nodes), 1)
+        for node in draft.view.nodes:
+            slots = draft.slots.slots_of[node.index]
+            if not slots or draft.prices.float32[node.index] <= 0.0:
+                continue
+            rows = [draft.plan.decisions[slot] for slot in slots]
+            low = [row for row in rows if row.is_low]
+            # The first slot carries the price, a low one the reason.
+            says = (low or rows)[0]
+            row = dataclasses.replace(
+                rows[0].times(runs), reason=says.reason, dtype=says.dtype
+            )
+            case = AuditedNode(alternatives, node, row, bool(low))
+            if case.seconds - case.best_seconds > least:
+                key = (row.op, case.shape, row.dtype, *reason_and_remedy(case))
+                groups[key].append(case)
     obstacles = (
         Obstacle(
             op=op,
@@ -365,25 +366,3 @@ def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
     )
     ranked = sorted(obstacles, key=lambda obstacle: -obstacle.lost_seconds)
     return tuple(ranked[:_SHOWN])
-
-
-def _losing(alternatives: Alternatives) -> Iterator[AuditedNode]:
-    """Yield the nodes of which 16 bits at their best would save more than nothing."""
-    draft, runs = alternatives.draft, alternatives.runs
-    seconds = runs * draft.plan.seconds_after
-    least = _LEAST_SHARE * seconds / max(len(draft.view.nodes), 1)
-    for node in draft.view.nodes:
-        slots = draft.slots.slots_of[node.index]
-        if not slots or draft.prices.float32[node.index] <= 0.0:
-            continue
-        rows = [draft.plan.decisions[slot] for slot in slots]
-        low = [row for row in rows if row.is_low]
-        # The first slot carries the price, a low one the reason.
-        first = dataclasses.replace(
-            rows[0].times(runs),
-            reason=(low or rows)[0].reason,
-            dtype=(low or rows)[0].dtype,
-        )
-        case = AuditedNode(alternatives, node, first, bool(low))
-        if case.seconds - case.best_seconds > least:
-            yield case

@@ -112,7 +112,14 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
     if as_module:
         _set_first_folder(pathlib.Path.cwd())
         with raised_by_script():
-            if _is_module(script):
+            try:
+                spec = importlib.util.find_spec(script)
+            except ModuleNotFoundError as error:
+                # A package around it may be missing, or lack what it imports.
+                if not f"{script}.".startswith(f"{error.name}."):
+                    raise
+                spec = None
+            if spec is not None:
                 runpy.run_module(script, run_name="__main__", alter_sys=True)
                 return
         raise ScriptMissingError(f"no module named {script}")
@@ -148,17 +155,6 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
     finally:
         os.chdir(folder)
     return None
-
-
-def _is_module(name: str) -> bool:
-    """Return whether there is such a module; packages around it are imported."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError as error:
-        # Else a package around it lacks what it imports.
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise
-        return False
 
 
 @contextlib.contextmanager

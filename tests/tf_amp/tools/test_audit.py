@@ -166,13 +166,15 @@ CONSTANT = neighbor(Cause.FIXED, "a constant")
 DENIED = neighbor(Cause.DENY, "range hazard")
 
 
-def node(*, is_low, cast, low=1.0, cause="ALLOW", reason="", beside=()):
+def node(*, is_low, cast, low=1.0, cause="COST", reason="", beside=()):
     """A node of 4 seconds that takes `low` in 16 bits, and `cast` for its casts."""
     return row(
         is_low=is_low,
-        cause=cause,
         decision=row(
-            cast_seconds=cast, seconds_float32=4.0, seconds_low=low, reason=reason
+            cast_seconds=cast,
+            seconds_float32=4.0,
+            seconds_low=low,
+            reason=Reason(Cause[cause], reason),
         ),
         seconds=(low if is_low else 4.0) + cast,
         product=None,
@@ -215,7 +217,7 @@ def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
     ],
 )
 def test_casts_are_blamed_where_they_are_the_reason(case, why):
-    assert reason_and_remedy(case)[0].startswith(why)
+    assert why in reason_and_remedy(case)[0]
 
 
 def fused(x, w, bias):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,8 +52,19 @@ def _parts_of(path: pathlib.Path, item: Item) -> dict[str, _Part]:
             graph_def = files.read(path).meta_graphs[0].graph_def
             return {"graph": _Part(graph_def, _function_of(graph_def, item))}
         signatures = data.loaded_signatures(path)
+
+    def call(signature: Any, **inputs: tf.Tensor) -> Any:
+        specs = signature.structured_input_signature[1]
+        cast = {
+            name: tf.cast(value, specs[name].dtype)
+            if value.dtype.is_floating
+            else value
+            for name, value in inputs.items()
+        }
+        return signature(**cast)
+
     return {
-        name: _Part(function, _taking_any_type(function), function.variables)
+        name: _Part(function, functools.partial(call, function), function.variables)
         for name, function in signatures.items()
     }
 
@@ -165,25 +178,23 @@ def ranges_of_model(
         except (UnfitDataError, NotMeasurableError) as error:
             errors[name] = error
     if not ranges:
-        raise errors[_nearest(parts, path)]
+        # Of the signature whose inputs the file's arrays name, else the default one.
+        names: set[str] = set()
+        with contextlib.suppress(*data.UNREADABLE):
+            with np.load(path, allow_pickle=False) as archive:
+                names = set(archive.files)
+        named = (
+            name
+            for name, part in parts.items()
+            if {spec.name for spec in data.specs_of(part.function)} == names
+        )
+        default = _DEFAULT if _DEFAULT in parts else next(iter(parts))
+        raise errors[next(named, default)]
     return joined(ranges), tuple(
         f"{name} did not run on the data, and what it alone computes may leave the "
         f"type's range: {why}"
         for name, why in errors.items()
     )
-
-
-def _nearest(parts: Mapping[str, _Part], path: pathlib.Path) -> str:
-    """Name the signature whose inputs the file's arrays name, else the default one."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = set(archive.files)
-    except data.UNREADABLE:
-        names = set()
-    for name, part in parts.items():
-        if {spec.name for spec in data.specs_of(part.function)} == names:
-            return name
-    return _DEFAULT if _DEFAULT in parts else next(iter(parts))
 
 
 def _function_of(graph_def: GraphDef, item: Item) -> Callable[..., Any]:
@@ -200,18 +211,3 @@ def _function_of(graph_def: GraphDef, item: Item) -> Callable[..., Any]:
     signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
     traced = tf.function(run, input_signature=signature).get_concrete_function()
     return lambda **inputs: traced(*(inputs[spec.name] for spec in specs))
-
-
-def _taking_any_type(signature: Any) -> Callable[..., Any]:
-    """Return a signature that may be called with float32 where it takes 16 bits."""
-    specs = signature.structured_input_signature[1]
-
-    def call(**inputs: tf.Tensor) -> Any:
-        floating = {
-            name: tf.cast(value, specs[name].dtype)
-            for name, value in inputs.items()
-            if value.dtype.is_floating
-        }
-        return signature(**{**inputs, **floating})
-
-    return call

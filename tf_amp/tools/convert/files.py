@@ -290,11 +290,15 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
             draft.rename(target)
         elif target.is_file() and draft.is_file():
             draft.replace(target)
-        elif not _exchange(draft, target):
-            old = draft.with_name(f"{draft.name}.old")
-            target.rename(old)
-            draft.rename(target)
-            _remove(old)
+        else:
+            # Both change places at once, where the system can.
+            rename = getattr(ctypes.CDLL(None), "renameat2", lambda *_: -1)
+            first, second = map(os.fsencode, (draft, target))
+            if rename(_AT_FDCWD, first, _AT_FDCWD, second, _EXCHANGE):
+                old = draft.with_name(f"{draft.name}.old")
+                target.rename(old)
+                draft.rename(target)
+                _remove(old)
     except AmpError:
         raise
     except OSError as error:
@@ -308,16 +312,6 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
         ) from error
     finally:
         _remove(draft)
-
-
-def _exchange(first: pathlib.Path, second: pathlib.Path) -> bool:
-    """Let two paths change places at once; False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    paths = [os.fsencode(path) for path in (first, second)]
-    failed = rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE)
-    return not failed
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -29,6 +29,7 @@ from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.graph.view import Item
+from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AlreadyMixedError, ConfigError, UnreadableModelError
 from tf_amp.run import progress
 from tf_amp.tools.convert import comparison, files, rewriting
@@ -63,22 +64,24 @@ def write(job: ConversionJob, draft: pathlib.Path) -> ConversionReport:
     if file is not None:
         file.check()
     item = _item_of(model.meta_graphs[0], is_frozen)
-    fields, unobserved = _converted(job, model, item, file)
+    seen, unobserved = comparison.ranges_of_model(job, item)
+    mixed = _mixed(job, model, file, seen)
     progress.report("writing")
-    stored = frozenset(fields["storage"].variables)
+    stored = frozenset(mixed.storage.variables)
     files.write(model, job.path, draft, variables=not stored)
     if stored and file is not None:
-        dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[fields["low_dtype"]]])
+        dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[mixed.low_dtype]])
         file.write(draft / files.VARIABLES, stored, dtype)
-    warnings = list(fields["warnings"])
+    warnings = list(mixed.warnings)
     if not has_signatures:
         warnings.append(
             "the model has no signatures; the functions of its objects were converted"
         )
-    warnings += (*rewriting.size_remarks(job.options, fields["plans"]), *unobserved)
+    warnings += (*rewriting.size_remarks(job.options, mixed.plans), *unobserved)
+    fields = {**vars(mixed)}
     if job.options.verify:
         fields["verifications"], unverified = comparison.compared_models(
-            job, draft, item, fields["low_dtype"]
+            job, draft, item, mixed.low_dtype
         )
         warnings += unverified
     report = job.report(draft, **{**fields, "warnings": tuple(warnings)})
@@ -107,24 +110,21 @@ def _refuse_options(
         )
 
 
-def _converted(
-    job: ConversionJob, model: SavedModel, item: Item, file: VariablesFile | None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Rewrite every graph of a model in place.
-
-    Returns:
-      Fields of the report; and what is to be said of signatures that did not run on
-      the data.
-    """
+def _mixed(
+    job: ConversionJob,
+    model: SavedModel,
+    file: VariablesFile | None,
+    seen: Ranges | None,
+) -> rewriting.Mixed:
+    """Rewrite every graph of a model in place, by ranges that were seen on data."""
     options, graphs = job.options, model.meta_graphs
-    seen, unobserved = comparison.ranges_of_model(job, item)
     planner = rewriting.planner_for(options, graphs[0].graph_def, seen)
-    low_io: tuple[str, ...] = ()
+    mixed = rewriting.Mixed(planner.settings.low_dtype, planner.device_profile)
     if not options.keep_io:
         low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
         changed = (retype_signatures(each, low_dtype) for each in graphs)
-        low_io = tuple(dict.fromkeys(name for names in changed for name in names))
-        if not low_io:
+        mixed.low_io = tuple(dict.fromkeys(name for names in changed for name in names))
+        if not mixed.low_io:
             raise ConfigError(
                 f"--no-keep-io (keep_io=False): {job.source} has no signature with "
                 "float32 inputs or outputs."
@@ -135,13 +135,11 @@ def _converted(
             f"--weights low: {job.source} holds {len(tags)} graphs (tags {tags}) that "
             "share their variables; only models with one graph can store them low."
         )
-    # Signatures may name other tensors by now.
-    items = [_item_of(each, job.path.is_file()) for each in graphs]
-    mixed = [
-        rewriting.mix(meta_graph, of_graph, planner, options, file)
-        for meta_graph, of_graph in zip(graphs, items, strict=True)
-    ]
-    return {**rewriting.merged(mixed)._asdict(), "low_io": low_io}, unobserved
+    for meta_graph in graphs:
+        # Signatures may name other tensors by now.
+        item = _item_of(meta_graph, job.path.is_file())
+        rewriting.mix(meta_graph, item, planner, options, file, mixed)
+    return mixed
 
 
 def _item_of(meta_graph: MetaGraphDef, is_frozen: bool) -> Item:

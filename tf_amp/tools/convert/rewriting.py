@@ -12,8 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -185,8 +184,9 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
 
     return {
         name: tuple(
-            known(found, shape)
-            for shape, found in itertools.zip_longest(outputs, inferred.get(name, ()))
+            itertools.starmap(
+                known, itertools.zip_longest(inferred.get(name, ()), outputs)
+            )
         )
         for name, outputs in {**inferred, **shapes}.items()
     }
@@ -194,16 +194,14 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
 
 def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
     """Return what the reads of variables in a function show of its handles."""
-    contents: dict[str, tuple[int, Shape | None]] = {}
+    known: dict[str, Known] = {}
     for node in function.node_def:
         if node.op == "ReadVariableOp" and _has_shapes(node):
             (shape,) = _written(node) or (None,)
-            contents[node.input[0]] = (int(node.attr["dtype"].type), shape)
-    arguments = (str(arg.name) for arg in function.signature.input_arg)
-    return tuple(
-        Known(contents=(contents[name],)) if name in contents else Known()
-        for name in arguments
-    )
+            contents = (int(node.attr["dtype"].type), shape)
+            known[node.input[0]] = Known(contents=(contents,))
+    arguments = function.signature.input_arg
+    return tuple(known.get(str(arg.name), Known()) for arg in arguments)
 
 
 def _has_shapes(node: NodeDef) -> bool:
@@ -227,16 +225,21 @@ def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
 _LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
 
 
-class Mixed(NamedTuple):
-    """What came of a graph, which was changed in place; names are the report's."""
+@dataclasses.dataclass
+class Mixed:
+    """What came of a model's graphs so far; names are the report's.
+
+    Of several with the same name, that of the first graph counts.
+    """
 
     low_dtype: str
     device_profile: str
-    plans: Mapping[str, Plan]
-    left_alone: Mapping[str, str]
-    storage: Storage
-    signatures: Mapping[str, SignatureGain]
-    warnings: tuple[str, ...]
+    low_io: tuple[str, ...] = ()
+    storage: Storage = dataclasses.field(default_factory=Storage)
+    plans: dict[str, Plan] = dataclasses.field(default_factory=dict)
+    left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
+    signatures: dict[str, SignatureGain] = dataclasses.field(default_factory=dict)
+    warnings: dict[str, None] = dataclasses.field(default_factory=dict)
 
 
 def unmixed() -> contextlib.AbstractContextManager[object]:
@@ -269,25 +272,26 @@ def mix(
     planner: Planner,
     options: ConversionOptions,
     file: VariablesFile | None,
-) -> Mixed:
+    mixed: Mixed,
+) -> None:
     """Rewrite a graph with its functions, in place, as the options say."""
-    _refuse_mixed(meta_graph.graph_def)
     graph_def = meta_graph.graph_def
-    nodes = list(_all_nodes(graph_def))
-    warnings = [
-        f"the exclusion {pattern!r} matches no operation of the model"
+    nodes = [n for body in conversion.bodies_of(graph_def).values() for n in body]
+    _refuse_mixed(nodes)
+    mixed.warnings |= {
+        f"the exclusion {pattern!r} matches no operation of the model": None
         for pattern in unmatched(options.settings["exclude"], [n.name for n in nodes])
-    ]
+    }
     functions = conversion.library_of(graph_def)
     ops = Counter(str(node.op) for node in nodes if node.op not in functions)
-    warnings += [
-        f"this TensorFlow does not know the op {op} ({count} nodes); they stay float32"
+    mixed.warnings |= {
+        f"this TensorFlow does not know the op {op} ({count} nodes); they stay "
+        "float32": None
         for op, count in sorted(ops.items())
         if op_def_of(op) is None
-    ]
-    storage = Storage()
+    }
     if options.weights == "low":
-        storage = store_low(meta_graph, item, planner.settings, file)
+        mixed.storage = store_low(meta_graph, item, planner.settings, file)
     rewritten, plans, left_alone = rewrite(graph_def, item, planner)
     graph_def.CopyFrom(rewritten)
     stripping.strip(graph_def)
@@ -297,30 +301,9 @@ def mix(
     for name in ("Cast", "Identity"):
         if listed and name not in known:
             listed.add().CopyFrom(op_def(name))
-    return Mixed(
-        planner.settings.low_dtype,
-        planner.device_profile,
-        plans,
-        left_alone,
-        storage,
-        _signature_gains(meta_graph, plans),
-        tuple(warnings),
-    )
-
-
-def merged(results: Sequence[Mixed]) -> Mixed:
-    """Return one outcome for all graphs of a model; the first one's comes first."""
-    plans: dict[str, Plan] = {}
-    left_alone: dict[str, str] = {}
-    gains: dict[str, SignatureGain] = {}
-    for each in reversed(results):
-        plans |= each.plans
-        left_alone |= each.left_alone
-        gains |= each.signatures
-    warnings = tuple(dict.fromkeys(w for each in results for w in each.warnings))
-    return results[0]._replace(
-        plans=plans, left_alone=left_alone, signatures=gains, warnings=warnings
-    )
+    mixed.signatures = _signature_gains(meta_graph, plans) | mixed.signatures
+    mixed.plans = plans | mixed.plans
+    mixed.left_alone = left_alone | mixed.left_alone
 
 
 def size_remarks(
@@ -343,15 +326,14 @@ def _signature_gains(
     graph_def = meta_graph.graph_def
     library = conversion.library_of(graph_def)
     nodes = {node.name: node for node in graph_def.node}
-    called: dict[str, tuple[str, ...]] = {}
-    for name, signature in sorted(meta_graph.signature_def.items()):
-        roots = sorted(t.name.partition(":")[0] for t in signature.outputs.values())
-        present = [nodes[root] for root in roots if root in nodes]
-        called[name] = conversion.reachable_from(present, library) or (MAIN,)
-    if not meta_graph.signature_def:
-        called["graph"] = (MAIN,)
     gains = {}
-    for name, functions in called.items():
+    for name, signature in sorted(meta_graph.signature_def.items()) or [
+        ("graph", None)
+    ]:
+        tensors = signature.outputs.values() if signature else ()
+        roots = sorted(tensor.name.partition(":")[0] for tensor in tensors)
+        present = [nodes[root] for root in roots if root in nodes]
+        functions = conversion.reachable_from(present, library) or (MAIN,)
         if of_signature := [plans[each] for each in functions if each in plans]:
             gains[name] = SignatureGain(
                 sum(plan.seconds_before for plan in of_signature),
@@ -360,15 +342,11 @@ def _signature_gains(
     return gains
 
 
-def _all_nodes(graph_def: GraphDef) -> Iterator[NodeDef]:
-    return itertools.chain.from_iterable(conversion.bodies_of(graph_def).values())
-
-
-def _refuse_mixed(graph_def: GraphDef) -> None:
+def _refuse_mixed(nodes: Iterable[NodeDef]) -> None:
     """Refuse products and convolutions in 16 bits, named as "MatMul in bfloat16"."""
     lists = [OpLists.for_dtype(name) for name in LOW_DTYPES]
     counts: Counter[str] = Counter()
-    for node in _all_nodes(graph_def):
+    for node in nodes:
         types = (v.type for v in node.attr.values() if v.WhichOneof("value") == "type")
         dtype = next((DTYPE_NAMES[each] for each in types if each in _LOW), "")
         if dtype and any(each.list_of(node.op) == ALLOW for each in lists):

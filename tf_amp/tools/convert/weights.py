@@ -4,7 +4,7 @@ Those that are matrices or larger, and are only read: a variable that a function
 would lose small updates. Vectors and scalars (biases, statistics) weigh nothing and
 stay. What cannot go says why. A variable is a node of the graph, an object of the
 model, or both, and a tensor in its file; functions get its handle as an argument. What
-may share a handle is one group.
+may share a handle, an object or a tensor in the file is one group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -160,14 +159,17 @@ class Use(NamedTuple):
     input: int
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class VariableGroup:
-    """Variables whose handles meet, where they go, and what uses them."""
+    """Variables that may be one: where their handles go, and what uses them.
 
-    places: list[Place] = dataclasses.field(default_factory=list)
-    uses: list[Use] = dataclasses.field(default_factory=list)
-    objects: set[int] = dataclasses.field(default_factory=set)
-    keys: set[str] = dataclasses.field(default_factory=set)
+    Objects are by their numbers, keys are those of the file.
+    """
+
+    places: tuple[Place, ...]
+    uses: tuple[Use, ...]
+    objects: frozenset[int]
+    keys: frozenset[str]
 
 
 _HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
@@ -204,8 +206,6 @@ class Chooser:
         self._bodies, self._objects, self._file = bodies, objects, file
         self._excluded_by, self._dtype = excluded_by, dtype
         self._library = conversion.library_of(bodies[MAIN])
-        self._uses: dict[Place, list[Use]] = {}
-        self._meeting: list[tuple[Place, Place]] = []
         main = bodies[MAIN]
         present = (name for name in fetched if name in main.index)
         # Of the graph itself, what runs for what is fetched.
@@ -215,69 +215,78 @@ class Chooser:
 
     def choose(self) -> tuple[list[VariableGroup], dict[str, str]]:
         """Return what can go to 16 bits; and by key the matrices that stay, and why."""
-        why = [(group, self._why_not(group)) for group in self._named_groups()]
-        kept = {
-            key: reason
-            for group, reason in why
-            for key in sorted(group.keys)
-            if reason and self._is_matrix(key)
-        }
-        return [group for group, reason in why if not reason], kept
-
-    def _named_groups(self) -> tuple[VariableGroup, ...]:
-        """Follow every variable, and join what the file shows to be the same one."""
-        for node in self._bodies[MAIN].nodes:
-            if node.op in VARIABLE_OPS:
-                self._follow(Place(MAIN, node.name))
-        # Variables that functions of the model's objects are bound to, by number.
-        bound: dict[int, list[Place]] = defaultdict(list)
-        for name, function in self._objects.concrete_functions.items():
-            numbers = function.bound_inputs
-            arguments = self._arguments(name)
-            places = arguments[len(arguments) - len(numbers) :]
-            for place, number in zip(places, numbers, strict=True):
-                if self._objects.nodes[number].WhichOneof("kind") == "variable":
-                    self._follow(place)
-                    bound[number].append(place)
-        same: dict[str, list[Place]] = defaultdict(list)
+        chosen: list[VariableGroup] = []
+        kept: dict[str, str] = {}
         for group in self._groups():
-            for key in self._restored_keys(group):
-                same[key].append(group.places[0])
-        keys = self._file.keys_of_objects(self._objects)
-        for number, key in keys.items():
-            same[key].extend(bound.get(number, ()))
-        for places_of_key in same.values():
-            self._meeting.extend(itertools.pairwise(places_of_key))
-        groups = self._groups()
-        group_at = {place: group for group in groups for place in group.places}
-        for key, places_of_key in same.items():
-            if places_of_key:
-                group = group_at[places_of_key[0]]
-                group.keys.add(key)
-                group.objects.update(n for n, other in keys.items() if other == key)
-        return groups
+            if reason := self._why_not(group):
+                matrices = filter(self._is_matrix, sorted(group.keys))
+                kept |= dict.fromkeys(matrices, reason)
+            else:
+                chosen.append(group)
+        return chosen, kept
 
-    def _follow(self, place: Place) -> None:
-        """Follow the handle at a place to all that takes it."""
-        waiting = [place]
-        while waiting:
-            here = waiting.pop()
-            if here in self._uses:
-                continue
-            self._uses[here] = []
-            if here.function not in self._bodies:
-                whole = NodeDef(name=here.function, op="function")
-                self._uses[here].append(Use(here.function, whole, 0))
-                continue
-            body = self._bodies[here.function]
-            for reader in body.readers(body.port(here.tensor)):
-                node = body.nodes[reader.node].proto
-                use = Use(here.function, node, reader.input)
-                onward = tuple(self._onward(use))
-                waiting.extend(onward)
-                self._meeting.extend((here, there) for there in onward)
-                if not onward:
-                    self._uses[here].append(use)
+    def _groups(self) -> Iterator[VariableGroup]:
+        """Follow every variable, and yield what is connected.
+
+        Connected are handles that meet, objects that functions are bound to, and the
+        keys of both in the file.
+        """
+        # Handles by place, objects by number, and keys.
+        pairs: list[tuple[Place | int | str, Place | int | str]] = []
+        starts = [
+            Place(MAIN, node.name)
+            for node in self._bodies[MAIN].nodes
+            if node.op in VARIABLE_OPS
+        ]
+        for name, function in self._objects.concrete_functions.items():
+            bound = function.bound_inputs
+            arguments = self._arguments(name)
+            last = arguments[len(arguments) - len(bound) :]
+            for place, number in zip(last, bound, strict=True):
+                if self._objects.nodes[number].WhichOneof("kind") == "variable":
+                    starts.append(place)
+                    pairs.append((place, number))
+        pairs += self._file.keys_of_objects(self._objects).items()
+        uses: dict[Place, list[Use]] = {}
+
+        def onward(place: Place) -> list[Place]:
+            """Note what uses the handle at a place, and return where it goes on to."""
+            uses[place] = []
+            there: list[Place] = []
+            for use in self._readers(place):
+                passed = [*self._onward(use)]
+                there += passed
+                if not passed:
+                    uses[place].append(use)
+                    pairs.extend((place, key) for key in self._restored_keys(use))
+            pairs.extend((place, other) for other in there)
+            return there
+
+        places = tuple(reached(starts, onward))
+        vertices = tuple(
+            dict.fromkeys([*places, *itertools.chain.from_iterable(pairs)])
+        )
+        numbers = {each: number for number, each in enumerate(vertices)}
+        pairs += zip(places, places, strict=True)
+        for members in connected((numbers[a], numbers[b]) for a, b in pairs):
+            group = [vertices[number] for number in members]
+            handles = tuple(each for each in group if isinstance(each, Place))
+            if handles:
+                yield VariableGroup(
+                    handles,
+                    tuple(use for place in handles for use in uses[place]),
+                    frozenset(each for each in group if isinstance(each, int)),
+                    frozenset(each for each in group if isinstance(each, str)),
+                )
+
+    def _readers(self, place: Place) -> Iterator[Use]:
+        """Yield what takes the handle at a place."""
+        if place.function not in self._bodies:
+            yield Use(place.function, NodeDef(name=place.function, op="function"), 0)
+            return
+        body = self._bodies[place.function]
+        for reader in body.readers(body.port(place.tensor)):
+            yield Use(place.function, body.nodes[reader.node].proto, reader.input)
 
     def _onward(self, use: Use) -> Iterator[Place]:
         """Yield where a handle goes on to from a node that only passes it."""
@@ -303,29 +312,14 @@ class Chooser:
         arguments = self._library[function].signature.input_arg
         return tuple(Place(function, str(arg.name)) for arg in arguments)
 
-    def _groups(self) -> tuple[VariableGroup, ...]:
-        """Return all groups found so far, of which nothing but handles is known."""
-        places = tuple(self._uses)
-        numbers = {place: number for number, place in enumerate(places)}
-        alone = ((number, number) for number in numbers.values())
-        meeting = ((numbers[first], numbers[second]) for first, second in self._meeting)
-        return tuple(
-            VariableGroup(
-                places=[places[n] for n in members],
-                uses=[use for n in members for use in self._uses[places[n]]],
-            )
-            for members in connected(itertools.chain(alone, meeting))
-        )
-
-    def _restored_keys(self, group: VariableGroup) -> Iterator[str]:
-        for use in group.uses:
-            restore, output = self._restore_of(use)
-            if restore is None:
-                continue
-            body = self._bodies[use.function]
-            constants = [body.proto(name_in(text)) for text in restore.input[1:3]]
-            if any(node.op != "Const" for node in constants):
-                continue
+    def _restored_keys(self, use: Use) -> Iterator[str]:
+        """Yield the key of the file that a use restores, if it does."""
+        restore, output = self._restore_of(use)
+        if restore is None:
+            return
+        body = self._bodies[use.function]
+        constants = [body.proto(name_in(text)) for text in restore.input[1:3]]
+        if all(node.op == "Const" for node in constants):
             names, slices = (
                 tf.make_ndarray(node.attr["value"].tensor).ravel() for node in constants
             )
