@@ -28,7 +28,7 @@ from grappler_pass.graph.op_table import ALLOW, OP_TABLE
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Graph, GraphError, Item, Node
 from grappler_pass.planning.draft import Trial
-from tf_amp.run.stand_ins import NodeRole, roles_for
+from tf_amp.run.graph_copy import NodeRole, roles_for
 from tf_amp.tracing.grappler_preview import with_bodies
 
 # Names of things, which say nothing about the time that they take.

@@ -44,7 +44,7 @@ from tf_amp.errors import AlreadyMixedError, AmpError, StageError
 from tf_amp.rewriting import graph_settings, stripping
 from tf_amp.run import progress
 from tf_amp.run.batches import set_batch
-from tf_amp.run.stand_ins import HANDLES
+from tf_amp.run.graph_copy import HANDLES
 from tf_amp.runtime import enabling, scope
 from tf_amp.tools import target_device
 from tf_amp.tools.convert.job import ConversionOptions, SignatureGain, Storage
@@ -326,10 +326,8 @@ def _signature_gains(
     graph_def = meta_graph.graph_def
     library = conversion.library_of(graph_def)
     nodes = {node.name: node for node in graph_def.node}
-    gains = {}
-    for name, signature in sorted(meta_graph.signature_def.items()) or [
-        ("graph", None)
-    ]:
+    signatures, gains = sorted(meta_graph.signature_def.items()), {}
+    for name, signature in signatures or [("graph", None)]:
         tensors = signature.outputs.values() if signature else ()
         roots = sorted(tensor.name.partition(":")[0] for tensor in tensors)
         present = [nodes[root] for root in roots if root in nodes]

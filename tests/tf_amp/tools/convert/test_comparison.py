@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests import planted
-from tf_amp.tools.convert.comparison import compared
+from tf_amp.tools.convert.models import compared
 from tf_amp.tools.verify.verification import Verification
 
 
