@@ -27,48 +27,52 @@ class Hook(NamedTuple):
     """A method or function of TensorFlow to be wrapped.
 
     Attributes:
-      path: where it is: "module:Class.method" or "module:function".
+      module: where it is.
+      owner: its class; empty for a function of the module.
+      method: its name.
       without: what the user loses where it is gone, for the warning.
-      register: module and function that must know the one in place.
       of_callbacks: whether callbacks need it, also when mixed precision is off.
+      register: module and function that must know the one in place.
     """
 
-    path: str
+    module: str
+    owner: str
+    method: str
     without: str
-    register: tuple[str, str] | None = None
     of_callbacks: bool = False
-
-    @property
-    def module(self) -> str:
-        """Its module."""
-        return self.path.partition(":")[0]
-
-    @property
-    def owner(self) -> str:
-        """Its class; empty for a function of the module."""
-        return self.path.partition(":")[2].rpartition(".")[0]
-
-    @property
-    def method(self) -> str:
-        """Its name."""
-        return self.path.rpartition(":")[2].rpartition(".")[2]
+    register: tuple[str, str] | None = None
 
 
-CREATE_OP = Hook(
-    "tensorflow.python.framework.ops:Graph._create_op_helper",
+def hooks(without: str, *paths: str, **more: Any) -> tuple[Hook, ...]:
+    """Return the hooks at some paths: "module:Class.method" or "module:function".
+
+    Args:
+      without: what the user loses where any of them is gone.
+      *paths: where they are.
+      **more: further fields of each `Hook`.
+    """
+    places = (path.partition(":")[::2] for path in paths)
+    return tuple(
+        Hook(module, *name.rpartition(".")[::2], without, **more)
+        for module, name in places
+    )
+
+
+(CREATE_OP,) = hooks(
     "functions are rewritten with the settings of their first call, not of their trace",
+    "tensorflow.python.framework.ops:Graph._create_op_helper",
 )
-CREATE_SESSION = Hook(
-    "tensorflow.python.client.session:BaseSession.__init__",
+(CREATE_SESSION,) = hooks(
     "graphs built before mixed precision was enabled stay float32",
+    "tensorflow.python.client.session:BaseSession.__init__",
 )
-CALL_FUNCTION = Hook(
-    "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction._call_flat",
+(CALL_FUNCTION,) = hooks(
     "a rewrite that fails in a function is reported as a warning only",
+    "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction._call_flat",
 )
-MAKE_MODEL = Hook(
-    "keras.src.trainers.trainer:Trainer.__init__",
+(MAKE_MODEL,) = hooks(
     "models of another backend of Keras are not mentioned",
+    "keras.src.trainers.trainer:Trainer.__init__",
 )
 
 # Owner, original and replacement of each.

@@ -9,60 +9,60 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import Hook, training, unless_gone
+from tf_amp._tensorflow_private import hooks, training, unless_gone
 
 _NOT_KEPT = "the loss scale is not kept in checkpoints"
 _CHECKPOINT = "tensorflow.python.checkpoint.checkpoint"
 _SAVER = "tensorflow.python.training.saver"
 
-GATHER_TENSORS = Hook(
-    f"{_CHECKPOINT}:TrackableSaver._gather_serialized_tensors", _NOT_KEPT
+GATHER_TENSORS, SAVE_OBJECTS, RESTORE_OBJECTS, BULK_RESTORE = hooks(
+    _NOT_KEPT,
+    f"{_CHECKPOINT}:TrackableSaver._gather_serialized_tensors",
+    f"{_CHECKPOINT}:TrackableSaver.save",
+    f"{_CHECKPOINT}:TrackableSaver.restore",
+    f"{_SAVER}:BulkSaverBuilder.bulk_restore",
 )
-SAVE_OBJECTS = Hook(f"{_CHECKPOINT}:TrackableSaver.save", _NOT_KEPT)
-RESTORE_OBJECTS = Hook(f"{_CHECKPOINT}:TrackableSaver.restore", _NOT_KEPT)
-BULK_RESTORE = Hook(f"{_SAVER}:BulkSaverBuilder.bulk_restore", _NOT_KEPT)
-SAVE_NAMES = Hook(f"{_SAVER}:Saver.save", "plans are not kept beside checkpoints")
-RESTORE_NAMES = Hook(
-    f"{_SAVER}:Saver.restore", "checkpoints without a loss scale cannot be restored"
+(SAVE_NAMES,) = hooks("plans are not kept beside checkpoints", f"{_SAVER}:Saver.save")
+(RESTORE_NAMES,) = hooks(
+    "checkpoints without a loss scale cannot be restored", f"{_SAVER}:Saver.restore"
 )
-RESTORE_OBJECTS_BY_NAMES = Hook(
-    f"{_SAVER}:saver_from_object_based_checkpoint",
+(RESTORE_OBJECTS_BY_NAMES,) = hooks(
     "a Saver cannot restore what a tf.train.Checkpoint has written",
+    f"{_SAVER}:saver_from_object_based_checkpoint",
 )
-REMOVE_CHECKPOINT = Hook(
-    "tensorflow.python.checkpoint.checkpoint_management:remove_checkpoint",
+(REMOVE_CHECKPOINT,) = hooks(
     "plans stay when the checkpoint beside them is removed",
+    "tensorflow.python.checkpoint.checkpoint_management:remove_checkpoint",
 )
-REPORT_UNINITIALIZED = Hook(
-    "tensorflow.python.ops.variables:report_uninitialized_variables",
+(REPORT_UNINITIALIZED,) = hooks(
     "a MonitoredSession waits for the loss scale to be initialized",
+    "tensorflow.python.ops.variables:report_uninitialized_variables",
 )
 
 _BESIDE = "the loss scale is not kept beside the files that Keras saves"
-_KERAS = "keras.src.saving.saving_lib"
-_KERAS_H5 = "keras.src.legacy.saving.legacy_h5_format"
-_TF_KERAS = "tf_keras.src.saving.saving_lib"
-_TF_KERAS_H5 = "tf_keras.src.saving.legacy.hdf5_format"
-_TF_KERAS_FOLDER = "tf_keras.src.saving.legacy.saved_model"
-SAVE_KERAS = (
-    Hook(f"{_KERAS}:save_model", _BESIDE),
-    Hook(f"{_KERAS}:save_weights_only", _BESIDE),
-    Hook(f"{_KERAS_H5}:save_model_to_hdf5", _BESIDE),
-    Hook(f"{_TF_KERAS}:save_model", _BESIDE),
-    Hook(f"{_TF_KERAS}:save_weights_only", _BESIDE),
-    Hook(f"{_TF_KERAS_H5}:save_model_to_hdf5", _BESIDE),
-    Hook(f"{_TF_KERAS_FOLDER}.save:save", _BESIDE),
+_TF_KERAS = "tf_keras.src.saving"
+SAVE_KERAS = hooks(
+    _BESIDE,
+    "keras.src.saving.saving_lib:save_model",
+    "keras.src.saving.saving_lib:save_weights_only",
+    "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5",
+    f"{_TF_KERAS}.saving_lib:save_model",
+    f"{_TF_KERAS}.saving_lib:save_weights_only",
+    f"{_TF_KERAS}.legacy.hdf5_format:save_model_to_hdf5",
+    f"{_TF_KERAS}.legacy.saved_model.save:save",
 )
-LOAD_KERAS_WEIGHTS = (
-    Hook(f"{_KERAS}:load_weights_only", _BESIDE),
-    Hook(f"{_TF_KERAS}:load_weights_only", _BESIDE),
+LOAD_KERAS_WEIGHTS = hooks(
+    _BESIDE,
+    "keras.src.saving.saving_lib:load_weights_only",
+    f"{_TF_KERAS}.saving_lib:load_weights_only",
 )
-LOAD_KERAS_MODEL = (
-    Hook(f"{_KERAS}:load_model", _BESIDE),
-    Hook(f"{_KERAS_H5}:load_model_from_hdf5", _BESIDE),
-    Hook(f"{_TF_KERAS}:load_model", _BESIDE),
-    Hook(f"{_TF_KERAS_H5}:load_model_from_hdf5", _BESIDE),
-    Hook(f"{_TF_KERAS_FOLDER}.load:load", _BESIDE),
+LOAD_KERAS_MODEL = hooks(
+    _BESIDE,
+    "keras.src.saving.saving_lib:load_model",
+    "keras.src.legacy.saving.legacy_h5_format:load_model_from_hdf5",
+    f"{_TF_KERAS}.saving_lib:load_model",
+    f"{_TF_KERAS}.legacy.hdf5_format:load_model_from_hdf5",
+    f"{_TF_KERAS}.legacy.saved_model.load:load",
 )
 
 _APPLYING = (

@@ -16,15 +16,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from grappler_pass.graph.walks import function_attrs, reached
-from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
+from tf_amp._tensorflow_private import eager_context, hooks, unless_gone, warn_once
 from tf_amp._tensorflow_private.tracing import outwards, traced_graph
 
 _WITHOUT = "functions compiled by XLA stay float32"
 # Every function of the runtime is made by it: those of the program, and the pairs of
 # forward and backward functions that a tape around a function needs.
-MAKE_FUNCTION = Hook(
-    "tensorflow.python.eager.polymorphic_function.atomic_function:from_func_graph",
+(MAKE_FUNCTION,) = hooks(
     _WITHOUT,
+    "tensorflow.python.eager.polymorphic_function.atomic_function:from_func_graph",
 )
 _CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function"
 # Of functions that XLA compiles, and of calls of them.
@@ -212,11 +212,10 @@ def definitions(context: Any, name: bytes) -> Iterator[Any]:
 
 _CONTEXT = "tensorflow.python.eager.context"
 _PREDICTED = "predictions alone decide whether 16 bits are used"
-CALL_IN_EAGER_MODE = Hook(f"{_CONTEXT}:Context.call_function", _PREDICTED)
-_SESSION = "tensorflow.python.client.session"
-RUN_IN_SESSION = Hook(
-    f"{_SESSION}:BaseSession._do_run",
+(CALL_IN_EAGER_MODE,) = hooks(_PREDICTED, f"{_CONTEXT}:Context.call_function")
+(RUN_IN_SESSION,) = hooks(
     "in Sessions predictions alone decide, and overflows and failures are not shown",
+    "tensorflow.python.client.session:BaseSession._do_run",
 )
 # Made once: each call of a function is within one.
 _UNLABELLED = contextlib.nullcontext()

@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
+from tf_amp._tensorflow_private import eager_context, hooks, unless_gone, warn_once
 
 HOST = "/job:localhost/replica:0/task:0"
 _KINDS = ("CPU", "GPU")
@@ -68,18 +68,15 @@ def function_named(name: str) -> Any | None:
     return context.get_function_def(name) if context.has_function(name) else None
 
 
-_MARKED = "exported graphs keep marks that other processes do not need"
-
-BUILD_META_GRAPH = Hook("tensorflow.python.saved_model.save:_build_meta_graph", _MARKED)
-CREATE_META_GRAPH = Hook(
-    "tensorflow.python.framework.meta_graph:create_meta_graph_def", _MARKED
-)
-SAVE_BUILDER = Hook(
-    "tensorflow.python.saved_model.builder_impl:_SavedModelBuilder.save", _MARKED
+BUILD_META_GRAPH, CREATE_META_GRAPH, SAVE_BUILDER = hooks(
+    "exported graphs keep marks that other processes do not need",
+    "tensorflow.python.saved_model.save:_build_meta_graph",
+    "tensorflow.python.framework.meta_graph:create_meta_graph_def",
+    "tensorflow.python.saved_model.builder_impl:_SavedModelBuilder.save",
 )
 _UNTRACKED = "functions that were traced while losses are scaled cannot be exported"
-SET_SIGNATURE = Hook(
-    "tensorflow.python.saved_model.save:_AugmentedGraphView.set_signature", _UNTRACKED
+(SET_SIGNATURE,) = hooks(
+    _UNTRACKED, "tensorflow.python.saved_model.save:_AugmentedGraphView.set_signature"
 )
 
 
@@ -96,8 +93,8 @@ def _converter(of_tensorflow: str = "tensorflow") -> str:
     return "tensorflow.compiler.mlir.lite.python.wrap_converter:wrapped_convert"
 
 
-CONVERT_TO_TFLITE = Hook(
-    _converter(), "each conversion to TFLite waits 20 seconds for nothing"
+(CONVERT_TO_TFLITE,) = hooks(
+    "each conversion to TFLite waits 20 seconds for nothing", _converter()
 )
 
 

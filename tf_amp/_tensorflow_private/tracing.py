@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grappler_pass.graph.walks import reached
-from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
+from tf_amp._tensorflow_private import eager_context, hooks, unless_gone, warn_once
 
-REPLICA_THREAD = Hook(
-    "tensorflow.python.distribute.mirrored_run:_MirroredReplicaThread.__init__",
+(REPLICA_THREAD,) = hooks(
     "scopes around a MirroredStrategy's step do not hold in its replicas",
+    "tensorflow.python.distribute.mirrored_run:_MirroredReplicaThread.__init__",
 )
 _BY_NAME = "gradients of excluded operations are known by their names alone"
-WALK_GRADIENT = Hook("tensorflow.python.ops.gradients_util:_MaybeCompile", _BY_NAME)
-RECORD_GRADIENT = Hook("tensorflow.python.eager.execute:record_gradient", _BY_NAME)
-RECORD_CLOSURE = Hook("tensorflow.python.eager.record:record_operation", _BY_NAME)
-REPLAY_GRADIENT = Hook(
-    "tensorflow.python.eager.backprop:_gradient_function",
+WALK_GRADIENT, RECORD_GRADIENT, RECORD_CLOSURE = hooks(
     _BY_NAME,
-    register=(
-        "tensorflow.python.pywrap_tfe",
-        "TFE_Py_RegisterGradientFunction",
-    ),
+    "tensorflow.python.ops.gradients_util:_MaybeCompile",
+    "tensorflow.python.eager.execute:record_gradient",
+    "tensorflow.python.eager.record:record_operation",
+)
+(REPLAY_GRADIENT,) = hooks(
+    _BY_NAME,
+    "tensorflow.python.eager.backprop:_gradient_function",
+    register=("tensorflow.python.pywrap_tfe", "TFE_Py_RegisterGradientFunction"),
 )
 
 
@@ -37,8 +37,12 @@ REPLAY_GRADIENT = Hook(
 TRACING_METHOD = "func_graph_from_py_func"
 
 _COMPILED = "models compiled in a scope need the scope around fit as well"
-_KERAS_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 _TF_KERAS_MODEL = "tf_keras.src.engine.training:Model"
+COMPILE_MODEL = hooks(
+    _COMPILED,
+    "keras.src.trainers.trainer:Trainer.compile",
+    f"{_TF_KERAS_MODEL}.compile",
+)
 _RUNNING = (
     "fit",
     "evaluate",
@@ -47,29 +51,22 @@ _RUNNING = (
     "test_on_batch",
     "predict_on_batch",
 )
-COMPILE_MODEL = (
-    Hook("keras.src.trainers.trainer:Trainer.compile", _COMPILED),
-    Hook(f"{_TF_KERAS_MODEL}.compile", _COMPILED),
+RUN_MODEL = hooks(
+    _COMPILED,
+    *(f"keras.src.backend.tensorflow.trainer:TensorFlowTrainer.{m}" for m in _RUNNING),
+    *(f"{_TF_KERAS_MODEL}.{method}" for method in _RUNNING),
+    of_callbacks=True,
 )
-CALLBACK_LISTS = tuple(
-    Hook(
-        f"{place}:CallbackList.set_model",
-        "callbacks know nothing of one another",
-        of_callbacks=True,
-    )
-    for place in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
+CALLBACK_LISTS = hooks(
+    "callbacks know nothing of one another",
+    "keras.src.callbacks.callback_list:CallbackList.set_model",
+    "tf_keras.src.callbacks:CallbackList.set_model",
+    of_callbacks=True,
 )
-RUN_MODEL = tuple(
-    Hook(f"{owner}.{method}", _COMPILED, of_callbacks=True)
-    for owner in (_KERAS_TRAINER, _TF_KERAS_MODEL)
-    for method in _RUNNING
-)
-
-
-_BY_PATTERN = "layers in exclude= are rewritten, and only patterns keep float32"
-CALL_LAYER = (
-    Hook("keras.src.layers.layer:Layer.__call__", _BY_PATTERN),
-    Hook("tf_keras.src.engine.base_layer:Layer.__call__", _BY_PATTERN),
+CALL_LAYER = hooks(
+    "layers in exclude= are rewritten, and only patterns keep float32",
+    "keras.src.layers.layer:Layer.__call__",
+    "tf_keras.src.engine.base_layer:Layer.__call__",
 )
 
 

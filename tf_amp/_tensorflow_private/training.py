@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from tf_amp._tensorflow_private import (
-    Hook,
     Method,
+    hooks,
     stand_in_for,
     unless_gone,
     warn_once,
@@ -27,91 +27,83 @@ from tf_amp._tensorflow_private.functions import is_traced_for_xla
 from tf_amp._tensorflow_private.tracing import traced_graph
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
-_UNSKIPPED = "steps whose gradients overflow are taken, not skipped"
-_UNNOTICED = "losses that this scales already are scaled twice"
-_BACKPROP = "tensorflow.python.eager.backprop"
-_LOSS_SCALE_OPTIMIZER = "tensorflow.python.training.experimental.loss_scale_optimizer"
+_BACKPROP = "tensorflow.python.eager.backprop:GradientTape"
 _TF_KERAS_LOSS_SCALE = "tf_keras.src.mixed_precision.loss_scale_optimizer"
-_INNER_KERAS_LOSS_SCALE = "tensorflow.python.keras.mixed_precision.loss_scale_optimizer"
-
-TAPE_GRADIENT = Hook(f"{_BACKPROP}:GradientTape.gradient", _UNSCALED)
-TAPE_ENTER = Hook(f"{_BACKPROP}:GradientTape.__enter__", _UNSKIPPED)
-TAPE_RESET = Hook(
-    f"{_BACKPROP}:GradientTape.reset", "it counts with what was recorded before"
-)
-GRAPH_GRADIENTS = Hook("tensorflow.python.ops.gradients_impl:gradients_util", _UNSCALED)
-VECTORIZED_LOOP = Hook(
-    "tensorflow.python.ops.parallel_for.control_flow_ops:pfor", _UNSCALED
-)
-GRADIENT_LOOKUP = Hook(
-    "tensorflow.python.framework.registry:Registry.lookup",
-    "losses outside of functions that a program scales itself are scaled twice",
-)
-FORWARD_GRADIENT = Hook(
-    "tensorflow.python.eager.forwardprop:_jvp_helper",
-    "each operation that a ForwardAccumulator follows counts as a call for gradients",
-)
-PYTHON_FUNCTION = Hook(
-    "tensorflow.python.ops.script_ops:_internal_py_func",
-    "gradients of Python functions are scaled twice",
-)
-_WRITTEN = "what a program writes of gradients that overflow is written"
-# All operations go through these: of graphs, and of eager mode.
-ADD_OPERATION = Hook(
-    "tensorflow.python.framework.op_def_library:_apply_op_helper", _WRITTEN
-)
-EXECUTE_EAGERLY = Hook("tensorflow.python.pywrap_tfe:TFE_Py_FastPathExecute", _WRITTEN)
-KERAS_APPLY = Hook(
-    "keras.src.optimizers.base_optimizer:BaseOptimizer.apply", _UNSKIPPED
-)
-KERAS_MULTI_APPLY = Hook(
-    "keras.src.optimizers.multi_optimizer:MultiOptimizer.apply", _UNSKIPPED
-)
-TF_KERAS_APPLY = Hook(
-    "tf_keras.src.optimizers.optimizer:Optimizer.apply_gradients", _UNSKIPPED
-)
-TF_KERAS_LEGACY_APPLY = Hook(
-    "tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients",
-    _UNSKIPPED,
-)
 # A copy of Keras 2 that TensorFlow keeps for itself, and some programs use.
-INNER_KERAS_APPLY = Hook(
-    "tensorflow.python.keras.optimizer_v2.optimizer_v2:OptimizerV2.apply_gradients",
-    _UNSKIPPED,
-)
-V1_APPLY = Hook(
-    "tensorflow.python.training.optimizer:Optimizer.apply_gradients", _UNSKIPPED
-)
-_UNFUSED = "its updates take a pass over the weights for each operation"
+_INNER_KERAS = "tensorflow.python.keras"
 
-
-BATCH_NORMALIZATION = Hook(
-    "keras.src.layers.normalization.batch_normalization:BatchNormalization.call",
+TAPE_GRADIENT, GRAPH_GRADIENTS, VECTORIZED_LOOP = hooks(
+    _UNSCALED,
+    f"{_BACKPROP}.gradient",
+    "tensorflow.python.ops.gradients_impl:gradients_util",
+    "tensorflow.python.ops.parallel_for.control_flow_ops:pfor",
+)
+(TAPE_RESET,) = hooks("it counts with what was recorded before", f"{_BACKPROP}.reset")
+(GRADIENT_LOOKUP,) = hooks(
+    "losses outside of functions that a program scales itself are scaled twice",
+    "tensorflow.python.framework.registry:Registry.lookup",
+)
+(FORWARD_GRADIENT,) = hooks(
+    "each operation that a ForwardAccumulator follows counts as a call for gradients",
+    "tensorflow.python.eager.forwardprop:_jvp_helper",
+)
+(PYTHON_FUNCTION,) = hooks(
+    "gradients of Python functions are scaled twice",
+    "tensorflow.python.ops.script_ops:_internal_py_func",
+)
+# All operations go through these: of graphs, and of eager mode.
+ADD_OPERATION, EXECUTE_EAGERLY = hooks(
+    "what a program writes of gradients that overflow is written",
+    "tensorflow.python.framework.op_def_library:_apply_op_helper",
+    "tensorflow.python.pywrap_tfe:TFE_Py_FastPathExecute",
+)
+(
+    TAPE_ENTER,
+    KERAS_APPLY,
+    KERAS_MULTI_APPLY,
+    TF_KERAS_APPLY,
+    TF_KERAS_LEGACY_APPLY,
+    INNER_KERAS_APPLY,
+    V1_APPLY,
+) = hooks(
+    "steps whose gradients overflow are taken, not skipped",
+    f"{_BACKPROP}.__enter__",
+    "keras.src.optimizers.base_optimizer:BaseOptimizer.apply",
+    "keras.src.optimizers.multi_optimizer:MultiOptimizer.apply",
+    "tf_keras.src.optimizers.optimizer:Optimizer.apply_gradients",
+    "tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients",
+    f"{_INNER_KERAS}.optimizer_v2.optimizer_v2:OptimizerV2.apply_gradients",
+    "tensorflow.python.training.optimizer:Optimizer.apply_gradients",
+)
+(BATCH_NORMALIZATION,) = hooks(
     "it takes several passes over its inputs in training",
+    "keras.src.layers.normalization.batch_normalization:BatchNormalization.call",
 )
-EMBEDDING = Hook(
-    "keras.src.layers.core.embedding:Embedding.call",
+(EMBEDDING,) = hooks(
     "tables that are trained row by row are copied in each step",
+    "keras.src.layers.core.embedding:Embedding.call",
 )
-GELU = Hook(
-    "tensorflow._api.v2.nn:gelu",
+(GELU,) = hooks(
     "steps with it keep three tensors for its gradient instead of one",
+    "tensorflow._api.v2.nn:gelu",
 )
 # Of the classes of Keras 3 whose updates a kernel can take.
-UPDATES = tuple(
-    Hook(f"keras.src.optimizers.{name.lower()}:{name}.update_step", _UNFUSED)
-    for name in ("SGD", "Adam", "Adagrad", "Adamax", "RMSprop", "Adadelta", "Ftrl")
+UPDATES = hooks(
+    "its updates take a pass over the weights for each operation",
+    *(
+        f"keras.src.optimizers.{name.lower()}:{name}.update_step"
+        for name in ("SGD", "Adam", "Adagrad", "Adamax", "RMSprop", "Adadelta", "Ftrl")
+    ),
 )
-USER_SCALING = tuple(
-    Hook(path, _UNNOTICED)
-    for path in (
-        "keras.src.optimizers.base_optimizer:BaseOptimizer.scale_loss",
-        "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.scale_loss",
-        f"{_TF_KERAS_LOSS_SCALE}:LossScaleOptimizer.get_scaled_loss",
-        f"{_TF_KERAS_LOSS_SCALE}:LossScaleOptimizerV3.get_scaled_loss",
-        f"{_INNER_KERAS_LOSS_SCALE}:LossScaleOptimizer.get_scaled_loss",
-        f"{_LOSS_SCALE_OPTIMIZER}:MixedPrecisionLossScaleOptimizer._scale_loss",
-    )
+USER_SCALING = hooks(
+    "losses that this scales already are scaled twice",
+    "keras.src.optimizers.base_optimizer:BaseOptimizer.scale_loss",
+    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.scale_loss",
+    f"{_TF_KERAS_LOSS_SCALE}:LossScaleOptimizer.get_scaled_loss",
+    f"{_TF_KERAS_LOSS_SCALE}:LossScaleOptimizerV3.get_scaled_loss",
+    f"{_INNER_KERAS}.mixed_precision.loss_scale_optimizer:LossScaleOptimizer.get_scaled_loss",
+    "tensorflow.python.training.experimental.loss_scale_optimizer:"
+    "MixedPrecisionLossScaleOptimizer._scale_loss",
 )
 
 

@@ -6,16 +6,18 @@ import contextlib
 import importlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, eager_context, unless_gone
+from tf_amp._tensorflow_private import eager_context, hooks, unless_gone
 
-SERVER_START = Hook(
-    "tensorflow.python.training.server_lib:Server.start",
-    "what other processes have this one compute stays float32",
-)
 _SYNC_REPLICAS = "tensorflow.python.training.sync_replicas_optimizer"
-_PUSHED = "workers whose gradients overflow push them to a SyncReplicasOptimizer"
-SYNC_APPLY = Hook(f"{_SYNC_REPLICAS}:SyncReplicasOptimizer.apply_gradients", _PUSHED)
-SYNC_PARTS = Hook(f"{_SYNC_REPLICAS}:data_flow_ops", _PUSHED)
+(SERVER_START,) = hooks(
+    "what other processes have this one compute stays float32",
+    "tensorflow.python.training.server_lib:Server.start",
+)
+SYNC_APPLY, SYNC_PARTS = hooks(
+    "workers whose gradients overflow push them to a SyncReplicasOptimizer",
+    f"{_SYNC_REPLICAS}:SyncReplicasOptimizer.apply_gradients",
+    f"{_SYNC_REPLICAS}:data_flow_ops",
+)
 
 
 def local_step_of(optimizer: Any) -> Any | None:
@@ -84,9 +86,9 @@ def ask_workers(key: str, seconds: float) -> str | None:
 
 _ONE_BY_ONE = "gradients are exchanged in float32, as TensorFlow does it"
 
-KERAS_ALL_REDUCE = Hook(
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients",
+(KERAS_ALL_REDUCE,) = hooks(
     f"of Keras 3's optimizers, {_ONE_BY_ONE}",
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients",
 )
 _DISTRIBUTE = "tensorflow.python.distribute"
 
