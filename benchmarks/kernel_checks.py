@@ -133,7 +133,7 @@ def run_step(name: str, mode: str) -> Checked:
     from tf_amp.rewriting import host
 
     seconds, plans = [0.0], []
-    check = known.CheckedKernels.check
+    check = known.KnownKernels.check
 
     def timed(self: Any, kernels: Any) -> bool:
         start = time.perf_counter()
@@ -141,7 +141,7 @@ def run_step(name: str, mode: str) -> Checked:
         seconds[0] += time.perf_counter() - start
         return is_wrong
 
-    known.CheckedKernels.check = timed  # type: ignore[method-assign]
+    known.KnownKernels.check = timed  # type: ignore[method-assign]
     known.shipped = lambda machine: {}
     host.current().watchers.append(lambda rewrite: plans.append(rewrite.plan))
     described = _entry(name)

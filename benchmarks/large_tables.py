@@ -20,8 +20,7 @@ import tensorflow as tf
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.costs.grid import monotone
 from grappler_pass.costs.op_classes import COLD
-from tf_amp.calibrate.profile import call_seconds
-from tf_amp.calibrate.rounds import CPU, Chain, timing_run
+from tf_amp.calibrate.profile import CPU, call_seconds, chained, timing_run
 from tf_amp.run.graph_run import GraphRun, elapsed
 
 _FOLDER = Path("grappler_pass/costs/profiles")
@@ -33,9 +32,13 @@ _CACHE_ELEMENTS = 1 << 24
 _LENGTH = 2
 
 
+# Operations: so many runs in a row, and their start without them.
+Chain = tuple[Any, Any]
+
+
 def chain_of_gathers(run: GraphRun, table: Any, sets: Sequence[Sequence[Any]]) -> Chain:
     """Return look-ups of rows."""
-    return Chain(
+    return chained(
         run,
         lambda inputs: tf.raw_ops.GatherV2(params=table, indices=inputs[0], axis=0).op,
         sets,
@@ -48,7 +51,7 @@ def chain_of_scatters(
 ) -> Chain:
     """Return updates of rows in place."""
     handle = table.op.inputs[0]
-    return Chain(
+    return chained(
         run,
         lambda inputs: tf.raw_ops.ResourceScatterSub(
             resource=handle, indices=inputs[0], updates=inputs[1]
@@ -81,10 +84,10 @@ def measured(
                 [tf.constant(random.integers(count, size=rows)), tf.constant(updates)]
                 for _ in range(_LENGTH)
             ]
-        chain = make_chain(run, table, sets)
+        chain, start = make_chain(run, table, sets)
         with run:
-            ops = [_elapsed_cold(chain.run) for _ in range(rounds)]
-            nothing = [_elapsed_cold(chain.base) for _ in range(rounds)]
+            calls = run.callable(chain), run.callable(start)
+            ops, nothing = ([_elapsed_cold(c) for _ in range(rounds)] for c in calls)
         yield (median(ops) - median(nothing)) / _LENGTH
 
 

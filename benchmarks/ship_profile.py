@@ -18,14 +18,16 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
-from tf_amp.calibrate import Sizes, measure_into
-from tf_amp.calibrate.cases import all_cases, points_of
+from tf_amp.calibrate.cases import Sizes, all_cases, points_of
 from tf_amp.calibrate.profile import (
+    Rounds,
+    Turns,
     call_seconds,
     classes_from,
+    measure_into,
+    medians_of,
     roofline_from,
 )
-from tf_amp.calibrate.rounds import Rounds, Turns, medians_of
 from tf_amp.config.devices import cpu_key
 
 _FOLDER = Path("grappler_pass/costs/profiles")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -61,8 +61,7 @@ def points_of(case: Case) -> list[Point]:
     return [point for point in product(*case.axes.values()) if case.fits(point)]
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """How densely the axes are laid out."""
 
     elements: tuple[int, ...]
@@ -92,6 +91,11 @@ def all_cases(sizes: Sizes) -> tuple[Case, ...]:
     matrix = dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix)
     batched = {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)}
     pixels = {"pixels": sizes.pixels[:4], "channels": sizes.channels}
+
+    def conv_axes(area: int) -> Axes:
+        channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
+        return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
+
     return (
         *_products("matmul", matrix, "MatMul", ("transpose_a", "transpose_b")),
         # The pair of dtypes stands where others have one.
@@ -107,13 +111,7 @@ def all_cases(sizes: Sizes) -> tuple[Case, ...]:
             for source, target in (("float32", low), (low, "float32"))
         ),
         *_arithmetic(sizes),
-        *_convolutions(
-            "conv",
-            "Conv2D",
-            op_classes.CONV_KERNELS,
-            functools.partial(_conv_axes, sizes),
-            flops=2.0,
-        ),
+        *_convolutions("conv", "Conv2D", op_classes.CONV_KERNELS, conv_axes, flops=2.0),
         *_by_rows(sizes),
         *_reductions(sizes),
         *_products("batch_matmul", batched, "BatchMatMulV2", ("adj_x", "adj_y")),
@@ -252,11 +250,6 @@ def _arithmetic(sizes: Sizes) -> Iterator[Case]:
 _IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
 
 
-def _conv_axes(sizes: Sizes, area: int) -> Axes:
-    channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
-    return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
-
-
 # What follows the name of an op, its operands among image, kernel and result, and the
 # argument that has the shape of one of these.
 _DIRECTIONS: Mapping[str, tuple[str, tuple[int, int], str, int]] = {
@@ -321,31 +314,31 @@ def _by_rows(sizes: Sizes) -> list[Case]:
     axes = {"rows": sizes.rows, "columns": sizes.columns}
     few = {"rows": sizes.rows, "columns": sizes.columns[1:]}
 
-    def matrix(point: Point) -> Shapes:
-        return (point,)
+    def case(name: str, build: Build, axes: Axes = axes) -> Case:
+        return Case(name, axes, lambda point: (point,), build)
 
-    def table(point: Point) -> Shapes:
-        return ((_table_rows(point), point[1]),)
-
-    def labels(point: Point) -> dict[str, Any]:
-        return {"labels": tf.zeros(point[:1], tf.int32)}
-
-    def indices(point: Point) -> dict[str, Any]:
-        return {"indices": _scattered(point[0], _table_rows(point))}
-
-    def segments(point: Point) -> dict[str, Any]:
-        return {"segment_ids": _scattered(point[0], 1024)}
-
-    cross_entropy = raw_op("SparseSoftmaxCrossEntropyWithLogits", labels)
-    segment = raw_op("UnsortedSegmentSum", segments, num_segments=1024)
+    cross_entropy = raw_op(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        lambda point: {"labels": tf.zeros(point[:1], tf.int32)},
+    )
+    segment = raw_op(
+        "UnsortedSegmentSum",
+        lambda point: {"segment_ids": _scattered(point[0], 1024)},
+        num_segments=1024,
+    )
+    gather = raw_op(
+        "GatherV2",
+        lambda point: {"indices": _scattered(point[0], _table_rows(point))},
+        axis=0,
+    )
     return [
         Case("BiasAdd", few, lambda point: (point, point[1:]), raw_op("BiasAdd")),
-        Case("BiasAddGrad", few, matrix, raw_op("BiasAddGrad")),
-        Case("Softmax", axes, matrix, raw_op("Softmax")),
-        Case("LogSoftmax", axes, matrix, raw_op("LogSoftmax")),
-        Case("cross_entropy", axes, matrix, cross_entropy),
-        Case("gather", axes, table, raw_op("GatherV2", indices, axis=0)),
-        Case("segment", axes, matrix, segment),
+        case("BiasAddGrad", raw_op("BiasAddGrad"), few),
+        case("Softmax", raw_op("Softmax")),
+        case("LogSoftmax", raw_op("LogSoftmax")),
+        case("cross_entropy", cross_entropy),
+        Case("gather", axes, lambda point: ((_table_rows(point), point[1]),), gather),
+        case("segment", segment),
         *_normalizations(few),
     ]
 
@@ -391,9 +384,9 @@ def _reductions(sizes: Sizes) -> Iterator[Case]:
     inner = {"kept": sizes.rows, "reduced": sizes.columns}
     outer = {"kept": sizes.columns, "reduced": sizes.rows}
     for name in ("Sum", "Max"):
-        along_rows, along_columns = raw_op(name, axis=[1]), raw_op(name, axis=[0])
-        yield Case(f"{name}.inner", inner, lambda point: (point,), along_rows)
-        yield Case(f"{name}.outer", outer, lambda point: (point[::-1],), along_columns)
+        rows, columns = raw_op(name, axis=[1]), raw_op(name, axis=[0])
+        yield Case(f"{name}.inner", inner, lambda point: (point,), rows)
+        yield Case(f"{name}.outer", outer, lambda point: (point[::-1],), columns)
 
 
 # What is measured is a difference: few sizes, far apart.

@@ -22,7 +22,6 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,17 +64,20 @@ _PART = "kernels"
 
 @dataclasses.dataclass(frozen=True)
 class KnownKernels:
-    """Knowledge of kernels without running any; of the pass's `Kernels`.
+    """Knowledge of kernels; of the pass's `Kernels`.
 
     Attributes:
       machines: by type of device.
       outcomes: of earlier checks, by type of device; none of a device planned for.
       is_off: whether checks are switched off.
+      limits: seconds that the checks of one graph may take, by type of device; None:
+        no kernel is run.
     """
 
     machines: Mapping[str, Machine]
     outcomes: Mapping[str, Outcomes] = dataclasses.field(default_factory=dict)
     is_off: bool = False
+    limits: Mapping[str, float] | None = None
 
     def fault(self, kernel: Kernel, *, compiled: bool) -> str:
         """Return why a kernel may not be used; "" where nothing is known against it."""
@@ -85,10 +87,6 @@ class KnownKernels:
             return f"{row.name}, {row.where}: {row.wrong}"
         known = self.outcomes.get(kernel.device_type)
         return "" if compiled or known is None else known.fault(kernel.key)
-
-    def check(self, kernels: Sequence[Kernel]) -> bool:
-        """Run nothing."""
-        return False
 
     def unchecked(self, kernels: Sequence[Kernel]) -> str:
         """Say how many kernels were not checked; "" where all were, or none can be."""
@@ -105,17 +103,6 @@ class KnownKernels:
             if known is not None and kernel.key not in known:
                 yield kernel
 
-
-@dataclasses.dataclass(frozen=True)
-class CheckedKernels(KnownKernels):
-    """Kernels that are run before a plan first uses them.
-
-    Attributes:
-      is_limited: whether the checks of one graph have a limit of time.
-    """
-
-    is_limited: bool = True
-
     def check(self, kernels: Sequence[Kernel]) -> bool:
         """Run kernels that were not checked, the small ones first.
 
@@ -123,19 +110,15 @@ class CheckedKernels(KnownKernels):
           Whether any of them is wrong.
         """
         missing = [kernel for kernel in self._missing(kernels) if kernel.is_whole]
-        if not missing:
+        if self.limits is None or not missing:
             return False
-        limits = (_LIMIT_SECONDS.get(each.device_type, 0.0) for each in missing)
-        seconds = max(limits) if self.is_limited else math.inf
         ordered = sorted(missing, key=bytes_of)
-        patience = min(seconds, _LONGEST_SECONDS) + _PATIENCE_SECONDS
-
-        def work(stops: Callable[[], bool]) -> bool:
-            return self._run(ordered, time.monotonic() + seconds, stops)
-
+        seconds = max(self.limits[kernel.device_type] for kernel in ordered)
+        run = functools.partial(self._run, ordered, time.monotonic() + seconds)
         with _lock:
             try:
-                return run_in_own_thread(work, patience)
+                patience = min(seconds, _LONGEST_SECONDS) + _PATIENCE_SECONDS
+                return run_in_own_thread(run, patience)
             except StuckError as error:
                 logging.warning("kernels are used unchecked: %s", error)
                 return False
@@ -188,8 +171,9 @@ def with_checks(known: KnownKernels, config: AmpConfig) -> KnownKernels:
     """Return kernels that are run before their first use, unless that is off."""
     if known.is_off or not known.outcomes:
         return known
-    is_limited = config.tune != "off" and not private.is_determinism_enabled()
-    return CheckedKernels(known.machines, known.outcomes, is_limited=is_limited)
+    has_time = config.tune == "off" or private.is_determinism_enabled()
+    limits = dict.fromkeys(_LIMIT_SECONDS, math.inf) if has_time else _LIMIT_SECONDS
+    return dataclasses.replace(known, limits=limits)
 
 
 def _machine_text(device: devices.Device) -> str:
@@ -212,7 +196,6 @@ class Outcomes:
         self._file = KeptFile(path, _PART)
         kept = _kernels_in(self._file.read(), machine)
         self._known: dict[str, str] = {**shipped(machine), **kept}
-        self._wrong = {key: fault for key, fault in self._known.items() if fault}
 
     def __contains__(self, key: str) -> bool:
         """Return whether a kernel was checked."""
@@ -220,17 +203,17 @@ class Outcomes:
 
     def fault(self, key: str) -> str:
         """Return the fault of a kernel; "" if it is right, or not known."""
-        return self._wrong.get(key, "")
+        return self._known.get(key, "")
 
     @property
     def wrong(self) -> Mapping[str, str]:
         """Faults of kernels, by key."""
-        return dict(self._wrong)
+        # A copy first: other threads may add to it.
+        return {key: fault for key, fault in dict(self._known).items() if fault}
 
     def add(self, found: Mapping[str, str]) -> None:
         """Remember how kernels came out, in the file, too, with what others found."""
         self._known.update(found)
-        self._wrong.update({key: fault for key, fault in found.items() if fault})
 
         def change(fields: Fields) -> None:
             kernels = {**_kernels_in(fields, self.machine), **found}
@@ -272,6 +255,7 @@ per_process(outcomes_of.cache_clear)
 
 _FLOAT32, _LOW = "float32", "low"
 Array = npt.NDArray[np.float32]
+Wrong = npt.NDArray[np.bool_]
 
 # Half the distance of neighboring numbers, as a share, and what is finite at most.
 _ROUNDING = {types_pb2.DT_BFLOAT16: 2.0**-8, types_pb2.DT_HALF: 2.0**-11}
@@ -283,20 +267,6 @@ _MOST_ERROR = 0.01
 _PATTERN = 65521
 # What a kernel works with has other sizes than its result.
 _DIRTY_BYTES = tuple(1 << power for power in range(9, 21))
-
-
-class Draw(NamedTuple):
-    """How a kernel came out on some data.
-
-    Attributes:
-      wrong: elements, or slices, that are off.
-      total: of how many.
-      error: norm of what the result is off by, as a share of the result's.
-    """
-
-    wrong: int
-    total: int
-    error: float
 
 
 def bytes_of(kernel: Kernel) -> int:
@@ -312,17 +282,20 @@ def fault_in(kernel: Kernel) -> str:
       tf.errors.OpError: it cannot be run in float32 or in 16 bits.
       ValueError: TensorFlow cannot import it.
     """
-    for draw in _draws(kernel):
-        if draw.wrong:
-            return f"{draw.wrong} of {draw.total} off, by {draw.error:.2g} of the norm"
+    is_wrong = _beyond_rounding if is_exact(kernel) else _bad_slices
+    for float32, low in _results(kernel):
+        with np.errstate(all="ignore"):
+            wrong, off = is_wrong(kernel, float32, low), low - float32
+            share = np.linalg.norm(off) / np.linalg.norm(float32)
+        if wrong.any():
+            return f"{wrong.sum()} of {wrong.size} off, by {share:.2g} of the norm"
     return ""
 
 
-def _draws(kernel: Kernel) -> Iterator[Draw]:
-    """Yield how a kernel comes out on integers, then on ones."""
+def _results(kernel: Kernel) -> Iterator[tuple[Array, Array]]:
+    """Yield what a kernel makes of integers, then of ones, in float32 and 16 bits."""
     fed = [str(i) for i, each in enumerate(kernel.operands) if each.values is None]
     shapes = [static(kernel.operands[int(name)].shape) or () for name in fed]
-    judge = _exactly if is_exact(kernel) else _by_slices
     device = f"/device:{kernel.device_type}:0"
     # The program's own configuration, Grappler on for the smallest graphs.
     config = own_config()
@@ -342,8 +315,8 @@ def _draws(kernel: Kernel) -> Iterator[Draw]:
             arrays = [np.resize(values, shape) for shape in shapes]
             for size in (*sizes, *(bytes_ // 2 for bytes_ in _DIRTY_BYTES)):
                 dirty([size], math.nan)
-            with np.errstate(all="ignore"):
-                yield judge(kernel, *compute(*arrays))
+            float32_result, low_result = compute(*arrays)
+            yield float32_result, low_result
 
 
 _INTEGERS = np.random.default_rng(0).integers(-2, 3, _PATTERN).astype(np.float32)
@@ -392,31 +365,26 @@ def _both(kernel: Kernel) -> GraphDef:
     return graph_def
 
 
-def _exactly(kernel: Kernel, float32: Array, low: Array) -> Draw:
-    """Count the elements that are off by more than roundings."""
+def _beyond_rounding(
+    kernel: Kernel, float32: Array, low: Array
+) -> npt.NDArray[np.bool_]:
+    """Tell of each element whether it is off by more than roundings."""
     attrs = kernel.proto.attr
     fused = attrs["fused_ops"].list.s if "fused_ops" in attrs else ()
     roundings = 1 if kernel.product_alone else 1 + len(fused)
     share = _SLACK * roundings * _ROUNDING[kernel.low_dtype]
     largest = _LARGEST[kernel.low_dtype]
-    off, size = low - float32, np.abs(float32)
-    is_wrong = ~(np.abs(off) <= share * size)
-    if is_wrong.any():
-        # What is too large for the type is infinite in it.
-        is_wrong &= ~((np.abs(low) > largest) & (size * (1 + share) >= largest))
-    return Draw(int(is_wrong.sum()), off.size, _ratio(off, float32))
+    size = np.abs(float32)
+    # What is too large for the type is infinite in it.
+    overflows = (np.abs(low) > largest) & (size * (1 + share) >= largest)
+    wrong: Wrong = ~(np.abs(low - float32) <= share * size) & ~overflows
+    return wrong
 
 
-def _by_slices(kernel: Kernel, float32: Array, low: Array) -> Draw:
-    """Count the slices along any axis that are off by too much."""
+def _bad_slices(kernel: Kernel, float32: Array, low: Array) -> Wrong:
+    """Tell of each slice along any axis whether it is off by too much."""
     square = np.square(low - float32)
     most = _MOST_ERROR * np.square(float32).mean()
     axes = range(square.ndim)
-    means = [square.mean(tuple(a for a in axes if a != axis)) for axis in axes]
-    wrong = sum(int((~(each <= most)).sum()) for each in means)
-    return Draw(wrong, sum(map(len, means)), _ratio(low - float32, float32))
-
-
-def _ratio(off: Array, whole: Array) -> float:
-    """Return the norm of an error as a share of the norm of the whole."""
-    return float(np.linalg.norm(off) / np.linalg.norm(whole))
+    means = (square.mean(tuple(a for a in axes if a != axis)) for axis in axes)
+    return np.array([not mean <= most for each in means for mean in each], bool)

@@ -7,9 +7,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options
-from tf_amp.commands._results import DONE, FAILED
+from tf_amp.commands._shared import DONE, FAILED, Options, progress_shown
 from tf_amp.config.amp_config import CACHE, DEVICE_PROFILE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report.files import check_writable
@@ -46,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     """Measure for `seconds`, keep the result, and return the exit code."""
     from grappler_pass.costs import calibrated_path, keep_profile, profile_for
-    from tf_amp.calibrate import calibrate
+    from tf_amp.calibrate import profile as profiles
     from tf_amp.config import devices
 
     key = devices.cpu_key()
@@ -62,8 +60,8 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
     before = profile_for(None, key, config.cache_dir)
-    with _results.progress_shown():
-        profile = calibrate(seconds, key=key)
+    with progress_shown():
+        profile = profiles.calibrate(seconds, key=key)
     if keep_profile(profile, path) is None:
         return FAILED
     print(f"{key.model}, {key.threads} threads: kept in {path}")

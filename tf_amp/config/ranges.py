@@ -101,38 +101,6 @@ class TensorRange:
         return self.underflow.get(low_dtype, 0) / max(self.nonzero, 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class SafeRange:
-    """The limits of a tensor where an operation in 16 bits makes or reads it.
-
-    Attributes:
-      limit: largest magnitude; of gradients, which a loss scale moves, the type's.
-      underflow: largest share of its values that may become zero; not asked of
-        gradients.
-      depth: largest number of values summed up for an element; None for any.
-    """
-
-    limit: float
-    underflow: float = DEFAULT_UNDERFLOW
-    depth: int | None = None
-
-    def why_unsafe(self, seen: TensorRange, low_dtype: str) -> str:
-        """Say by what a tensor leaves the range; empty where it keeps to it."""
-        name = without_call_scopes(seen.name)
-        limit = max(self.limit, LARGEST[low_dtype]) if seen.is_gradient else self.limit
-        if seen.largest > limit:
-            return (
-                f"{name} reaches {seen.largest:.3g} in batch {seen.largest_in}, "
-                f"beyond {limit:.4g}"
-            )
-        lost = seen.underflow_share(low_dtype)
-        if lost > self.underflow and not seen.is_gradient:
-            return f"{lost:.0%} of {name} become zero in {low_dtype}"
-        if self.depth is not None and (seen.depth or 0) > self.depth:
-            return f"{name} sums up {seen.depth}, more than {self.depth}"
-        return ""
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class Ranges(Display):
     """All tensors of one graph or of several, as the nodes make them.
@@ -151,32 +119,53 @@ class Ranges(Display):
     underflow: float = DEFAULT_UNDERFLOW
     depth: int | None = None
 
-    def unsafe(
-        self, low_dtype: str, limit: float | SafeRange | None = None
-    ) -> dict[str, str]:
+    def unsafe(self, low_dtype: str, limit: float | None = None) -> dict[str, str]:
         """Name the nodes that must stay float32, each with the reason.
 
         Args:
           low_dtype: "bfloat16" or "float16".
-          limit: largest magnitude that is safe, or a whole `SafeRange`; by default what
-            these ranges were measured for, else 512 in float16, and in bfloat16 what
-            the type holds.
+          limit: largest magnitude that is safe; by default what these ranges were
+            measured for, else 512 in float16, and in bfloat16 what the type holds.
 
         Returns:
           By name of the node that makes a tensor which leaves the range, or reads it.
           Of nodes that inlining has put into the scope of a call the name without.
+
+        Raises:
+          ConfigError: the limit is not a number greater than 0.
         """
-        if not isinstance(limit, SafeRange):
-            limit = self.limit if limit is None else limit
-            limit = safe_range(low_dtype, limit, self.underflow, self.depth)
-        found: dict[str, str] = {}
+        limit = self.limit if limit is None else limit
+        safe = DEFAULT_LIMITS[low_dtype] if limit is None else float(limit)
+        if not safe > 0.0:
+            raise ConfigError(f"limit: received {limit!r}; allowed is what is above 0.")
+        reasons: dict[str, str] = {}
         for seen in self.tensors:
-            if why := limit.why_unsafe(seen, low_dtype):
+            if why := self._why_unsafe(seen, low_dtype, safe):
                 # What makes and reads it, as functions call it before inlining.
                 for name in (seen.node, *seen.readers):
                     for local in local_names(name)[1:] or (name,):
-                        found.setdefault(local, why)
-        return found
+                        reasons.setdefault(local, why)
+        return reasons
+
+    def _why_unsafe(self, seen: TensorRange, low_dtype: str, limit: float) -> str:
+        """Say by what a tensor leaves the range; empty where it keeps to it.
+
+        Gradients, which a loss scale moves, may be as large as the type holds, and
+        become zero.
+        """
+        name = without_call_scopes(seen.name)
+        limit = max(limit, LARGEST[low_dtype]) if seen.is_gradient else limit
+        if seen.largest > limit:
+            return (
+                f"{name} reaches {seen.largest:.3g} in batch {seen.largest_in}, "
+                f"beyond {limit:.4g}"
+            )
+        lost = seen.underflow_share(low_dtype)
+        if lost > self.underflow and not seen.is_gradient:
+            return f"{lost:.0%} of {name} become zero in {low_dtype}"
+        if self.depth is not None and (seen.depth or 0) > self.depth:
+            return f"{name} sums up {seen.depth}, more than {self.depth}"
+        return ""
 
     def save(self, path: pathlib.Path) -> None:
         """Write JSON that `load` reads, and `TF_AMP_RANGES` names."""
@@ -234,41 +223,25 @@ class Ranges(Display):
     def __rich__(self) -> Group:
         """Show in a terminal, a narrow one with what matters most."""
         titles = ("tensor", "op", *_NUMBERS)
-        rows = map(_cells, self.tensors)
+        rows = [
+            (
+                seen.name,
+                seen.op,
+                f"{seen.largest:.3g}",
+                str(seen.largest_in),
+                "-" if math.isinf(seen.smallest) else f"{seen.smallest:.2g}",
+                str(seen.not_finite),
+                *(
+                    f"{share:.2%}" if share else "0"
+                    for dtype in ("float16", "bfloat16")
+                    for share in (
+                        seen.overflow_share(dtype),
+                        seen.underflow_share(dtype),
+                    )
+                ),
+                "-" if seen.depth is None else str(seen.depth),
+            )
+            for seen in self.tensors
+        ]
         table = FittedTable(titles, rows, numbers=_NUMBERS, spare=_SPARE)
         return Group(Text(self.summary()), table)
-
-
-def _cells(seen: TensorRange) -> tuple[str, ...]:
-    shares = (
-        share(dtype)
-        for dtype in ("float16", "bfloat16")
-        for share in (seen.overflow_share, seen.underflow_share)
-    )
-    return (
-        seen.name,
-        seen.op,
-        f"{seen.largest:.3g}",
-        str(seen.largest_in),
-        "-" if math.isinf(seen.smallest) else f"{seen.smallest:.2g}",
-        str(seen.not_finite),
-        *(f"{share:.2%}" if share else "0" for share in shares),
-        "-" if seen.depth is None else str(seen.depth),
-    )
-
-
-def safe_range(
-    low_dtype: str,
-    limit: float | None = None,
-    underflow: float = DEFAULT_UNDERFLOW,
-    depth: int | None = None,
-) -> SafeRange:
-    """Return the range for a 16-bit type, as far as the user does not set it.
-
-    Raises:
-      ConfigError: the limit is not a number greater than 0.
-    """
-    chosen = DEFAULT_LIMITS[low_dtype] if limit is None else float(limit)
-    if not chosen > 0.0:
-        raise ConfigError(f"limit: received {limit!r}; allowed is what is above 0.")
-    return SafeRange(chosen, underflow, depth)
