@@ -32,13 +32,15 @@ from tf_amp.lazy_names import lazy_names
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
     from tf_amp.config.amp_config import AmpConfig
-    from tf_amp.config.loss_scales.dynamic import DynamicLossScale
+    from tf_amp.config.loss_scales.adaptive import (
+        DynamicLossScale,
+        StatisticalLossScale,
+    )
     from tf_amp.config.loss_scales.protocol import (
         LossScale,
         NoOpLossScale,
         StaticLossScale,
     )
-    from tf_amp.config.loss_scales.statistical import StatisticalLossScale
     from tf_amp.config.ranges import Ranges
     from tf_amp.runtime.apex import init_trainer, initialize, scale_loss
     from tf_amp.runtime.enabling import disable, enable, init, is_enabled, plans
@@ -111,9 +113,8 @@ __all__ = [
 _HOMES = {
     "grappler_pass.planning.plan": "Plan",
     "tf_amp.config.amp_config": "AmpConfig",
-    "tf_amp.config.loss_scales.dynamic": "DynamicLossScale",
+    "tf_amp.config.loss_scales.adaptive": "DynamicLossScale StatisticalLossScale",
     "tf_amp.config.loss_scales.protocol": "LossScale NoOpLossScale StaticLossScale",
-    "tf_amp.config.loss_scales.statistical": "StatisticalLossScale",
     "tf_amp.config.ranges": "Ranges",
     "tf_amp.runtime.apex": "init_trainer initialize scale_loss",
     "tf_amp.runtime.enabling": "disable enable init is_enabled plans",

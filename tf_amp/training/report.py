@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from tf_amp.config.loss_scales.adaptive import DynamicLossScale
 from tf_amp.config.loss_scales.arguments import check_power_of_two
-from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ConfigError
 from tf_amp.report.display import Display

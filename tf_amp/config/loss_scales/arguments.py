@@ -7,13 +7,37 @@ advised of a number that is refused next.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import numbers
+from collections.abc import Callable
+from typing import Any
 
 from tf_amp.errors import ConfigError
 
 # Beyond it, the reciprocal is no normal float32, and becomes zero on most devices.
 LARGEST_SCALE = 2.0**126
+
+
+def argument(default: Any, check: Callable[..., Any], **limits: Any) -> Any:
+    """Return a field of a dataclass whose values `check_arguments` is to check.
+
+    Args:
+      default: its default.
+      check: takes the class's name, the field's and a value, as those below do.
+      **limits: further arguments of the check.
+    """
+    checks = {"check": functools.partial(check, **limits)}
+    return dataclasses.field(default=default, metadata=checks)
+
+
+def check_arguments(owner: str, loss_scale: Any) -> None:
+    """Check each field of a frozen dataclass, and keep what its check returns."""
+    for field in dataclasses.fields(loss_scale):
+        value = getattr(loss_scale, field.name)
+        checked = field.metadata["check"](owner, field.name, value)
+        object.__setattr__(loss_scale, field.name, checked)
 
 
 def check_power_of_two(
@@ -78,6 +102,15 @@ def check_count(owner: str, name: str, value: int, smallest: int = 1) -> int:
             f"{owner}: {name}={value!r}; allowed are ints from {smallest} to 2**63 - 1."
         )
     return int(value)
+
+
+def check_word(owner: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return one of the words allowed."""
+    if value not in allowed:
+        raise ConfigError(
+            f"{owner}: {name}={value!r}; allowed are {', '.join(allowed)}."
+        )
+    return value
 
 
 def check_bounds(owner: str, initial: float, minimum: float, maximum: float) -> None:

@@ -21,7 +21,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_amp.config.loss_scales.arguments import check_positive, is_number
+from tf_amp.config.loss_scales.arguments import (
+    argument,
+    check_arguments,
+    check_positive,
+    is_number,
+)
 from tf_amp.errors import ConfigError
 
 # What every state holds beside what its loss scale asks for.
@@ -130,12 +135,11 @@ class StaticLossScale(LossScale):
         rounded twice, by up to 2**-23 of their size.
     """
 
-    value: float
+    value: float = argument(dataclasses.MISSING, check_positive)
 
     def __post_init__(self) -> None:
         """Check the value."""
-        value = check_positive("StaticLossScale", "value", self.value)
-        object.__setattr__(self, "value", value)
+        check_arguments("StaticLossScale", self)
 
     def initial_state(self) -> Mapping[str, float | int]:
         """Return the one scale."""

@@ -13,10 +13,9 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+from tf_amp.config.loss_scales.adaptive import DynamicLossScale, StatisticalLossScale
 from tf_amp.config.loss_scales.arguments import is_number
-from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale, NoOpLossScale, StaticLossScale
-from tf_amp.config.loss_scales.statistical import StatisticalLossScale
 from tf_amp.errors import ConfigError
 
 _CLASSES: dict[str, type[LossScale]] = {

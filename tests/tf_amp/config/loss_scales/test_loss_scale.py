@@ -17,7 +17,7 @@ from tf_amp import (
     StatisticalLossScale,
     loss_scale_state,
 )
-from tf_amp.config.loss_scales import dynamic
+from tf_amp.config.loss_scales import adaptive
 from tf_amp.training import checkpoint_record
 from tf_amp.training.checkpoint_record import saved_scale
 
@@ -92,9 +92,9 @@ def test_an_overflow_at_the_minimum_raises_when_told_to():
 def test_an_overflow_at_the_minimum_is_told_now_and_then(
     steps_between, told, capfd, monkeypatch
 ):
-    assert dynamic.STEPS_BETWEEN_WARNINGS == 1000
+    assert adaptive.STEPS_BETWEEN_WARNINGS == 1000
     if steps_between is not None:
-        monkeypatch.setattr(dynamic, "STEPS_BETWEEN_WARNINGS", steps_between)
+        monkeypatch.setattr(adaptive, "STEPS_BETWEEN_WARNINGS", steps_between)
     step = stepper(DynamicLossScale(initial=1.0))
     for _ in range(30):
         step(tf.constant(math.inf))

@@ -12,7 +12,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
 from tests.processes import run_python
-from tf_amp.config.loss_scales.dynamic import DynamicLossScale
+from tf_amp.config.loss_scales.adaptive import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training import overflow_origin
 from tf_amp.training.overflow_search import NotFinite

@@ -1,4 +1,4 @@
-"""The loss scale that grows until gradients overflow, and then backs off."""
+"""The loss scales that follow the gradients: by search, and by how large they were."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_amp.config.loss_scales.arguments import (
+    argument,
+    check_arguments,
     check_bounds,
     check_count,
     check_power_of_two,
+    check_within,
+    check_word,
+    is_number,
 )
 from tf_amp.config.loss_scales.protocol import LossScale, Seen, State
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 
-_OWNER = "DynamicLossScale"
-# What each of these must exceed, and what it must stay under.
-_POWERS = {
-    "initial": (0.0, math.inf),
-    "growth_factor": (1.0, math.inf),
-    "backoff_factor": (0.0, 1.0),
-    "minimum": (0.0, math.inf),
-    "maximum": (0.0, math.inf),
-}
-_AT_MINIMUM = ("warn", "raise", "float32")
 STEPS_BETWEEN_WARNINGS = 1000
+# log2 of the first power of two that float16 cannot hold.
+_RANGE = 16.0
+# Where all gradients are zero, their logarithm says nothing.
+_SMALLEST = 2.0**-126
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,30 +53,19 @@ class DynamicLossScale(LossScale):
     References: Micikevicius et al., arXiv:1710.03740, section 3.2.
     """
 
-    initial: float = 2.0**15
-    growth_interval: int = 2000
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    minimum: float = 1.0
-    maximum: float = 2.0**24
-    hysteresis: int = 1
-    at_minimum: str = "warn"
+    initial: float = argument(2.0**15, check_power_of_two)
+    growth_interval: int = argument(2000, check_count)
+    growth_factor: float = argument(2.0, check_power_of_two, above=1.0)
+    backoff_factor: float = argument(0.5, check_power_of_two, below=1.0)
+    minimum: float = argument(1.0, check_power_of_two)
+    maximum: float = argument(2.0**24, check_power_of_two)
+    hysteresis: int = argument(1, check_count)
+    at_minimum: str = argument("warn", check_word, allowed=("warn", "raise", "float32"))
 
     def __post_init__(self) -> None:
         """Check every argument."""
-        for name, (above, below) in _POWERS.items():
-            value = getattr(self, name)
-            value = check_power_of_two(_OWNER, name, value, above=above, below=below)
-            object.__setattr__(self, name, value)
-        for name in ("growth_interval", "hysteresis"):
-            count = check_count(_OWNER, name, getattr(self, name))
-            object.__setattr__(self, name, count)
-        check_bounds(_OWNER, self.initial, self.minimum, self.maximum)
-        if self.at_minimum not in _AT_MINIMUM:
-            raise ConfigError(
-                f"{_OWNER}: at_minimum={self.at_minimum!r}; allowed are "
-                f"{', '.join(_AT_MINIMUM)}."
-            )
+        check_arguments("DynamicLossScale", self)
+        check_bounds("DynamicLossScale", self.initial, self.minimum, self.maximum)
 
     def initial_state(self) -> Mapping[str, float | int]:
         """Return the first scale, with no overflow counted yet."""
@@ -134,10 +122,10 @@ class DynamicLossScale(LossScale):
 
                 logging.log_first_n(
                     logging.WARNING,
-                    "%s: at_minimum=%r has no effect in functions compiled by XLA; "
-                    "tf_amp.loss_scale_state() counts how often they overflow.",
+                    "DynamicLossScale: at_minimum=%r has no effect in functions "
+                    "compiled by XLA; tf_amp.loss_scale_state() counts how often they "
+                    "overflow.",
                     1,
-                    _OWNER,
                     self.at_minimum,
                 )
             return []
@@ -159,3 +147,86 @@ def _if_any(operation: Any) -> list[Any]:
 
     graph_mode = not tf.executing_eagerly()
     return [operation] if graph_mode and operation is not None else []
+
+
+def _check_deviations(owner: str, name: str, value: float) -> float:
+    if not is_number(value) or not 0 <= value < math.inf:
+        raise ConfigError(f"{owner}: {name}={value!r}; it must be 0 or more.")
+    return float(value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StatisticalLossScale(LossScale):
+    """Scale by 2^(16 - mean - deviations * deviation) of log2(max |gradient|).
+
+    Were the logarithm normally distributed, 3.09 deviations would leave an overflow
+    probability of 0.001. The exponent is rounded down, so that scaling rounds nothing.
+    An overflow counts as a gradient twice as large as would just have fitted, and
+    halves the scale at once.
+
+    Attributes:
+      initial: the scale until there is something to go by.
+      deviations: how many standard deviations to keep away from float16's limit.
+      decay: weight of the past in the running mean and deviation; between 0 and 1.
+      minimum: no scale is lower; may be below 1.
+      maximum: no scale is higher.
+
+    Raises:
+      ConfigError: an argument is out of range, or two contradict each other.
+
+    References: Kuchaiev et al., OpenSeq2Seq, arXiv:1805.10387 ("LogMax").
+    """
+
+    initial: float = argument(2.0**15, check_power_of_two)
+    deviations: float = argument(3.09, _check_deviations)
+    decay: float = argument(0.99, check_within, above=0.0, below=1.0)
+    minimum: float = argument(1.0, check_power_of_two)
+    maximum: float = argument(2.0**24, check_power_of_two)
+
+    def __post_init__(self) -> None:
+        """Check every argument."""
+        check_arguments("StatisticalLossScale", self)
+        check_bounds("StatisticalLossScale", self.initial, self.minimum, self.maximum)
+
+    def initial_state(self) -> Mapping[str, float | int]:
+        """Return the first scale, with nothing seen yet."""
+        return {"scale": self.initial, "mean": 0.0, "square": 0.0, "weight": 0.0}
+
+    def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
+        """Take the gradients into the running figures, and follow them."""
+        import tensorflow as tf
+
+        if not seen.finite:
+            at_limit = _RANGE - _log2(state["scale"])
+            values = self._follow(state, at_limit + 1.0)
+            halved = tf.maximum(state["scale"] / 2, self.minimum)
+            return {**values, "scale": tf.minimum(values["scale"], halved)}
+        largest = seen.largest()
+        values = self._follow(state, _log2(tf.maximum(largest, _SMALLEST)))
+        nothing_seen = largest < _SMALLEST
+        return {
+            name: tf.where(nothing_seen, state[name], value)
+            for name, value in values.items()
+        }
+
+    def _follow(self, state: State, seen: Any) -> dict[str, Any]:
+        import tensorflow as tf
+
+        mean, square, weight = (
+            state[name] * self.decay + value * (1 - self.decay)
+            for name, value in (("mean", seen), ("square", seen**2), ("weight", 1.0))
+        )
+        variance = tf.maximum(square / weight - (mean / weight) ** 2, 0.0)
+        exponent = _RANGE - mean / weight - self.deviations * tf.sqrt(variance)
+        low, high = math.log2(self.minimum), math.log2(self.maximum)
+        exponent = tf.floor(tf.clip_by_value(exponent, low, high))
+        # 2 to a whole number; `pow` is not exact on every device.
+        bits = tf.bitwise.left_shift(tf.cast(exponent, tf.int32) + 127, 23)
+        scale = tf.bitcast(bits, tf.float32)
+        return {"scale": scale, "mean": mean, "square": square, "weight": weight}
+
+
+def _log2(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.math.log(value) / math.log(2.0)
