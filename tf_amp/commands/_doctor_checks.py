@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from grappler_pass.costs.model import Lesson
 from tf_amp import _tensorflow_private as private
-from tf_amp.commands._results import show_json
+from tf_amp.commands._shared import show_json
 from tf_amp.commands.doctor import REINSTALL, Finding
 from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config import devices

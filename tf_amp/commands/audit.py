@@ -7,9 +7,7 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options, check_model
-from tf_amp.commands._results import DONE, FAILED, NOTHING
+from tf_amp.commands._shared import DONE, FAILED, NOTHING, Options, Source, show_json
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -40,25 +38,24 @@ def add_options(options: Options) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Audit what the command line names and print the reports."""
-    check_model(options)
+    source = Source(options)
     check_tensorflow()
     from tf_amp.tools import audit as auditing
     from tf_amp.tools import target_device
 
     target = target_device.target_of(options.device_profile, options.dtype)
-    source = _results.Source(options)
 
-    def show(audits: Iterable[Audit]) -> None:
+    def print_ranked(audits: Iterable[Audit]) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
         if options.json:
-            _results.show_json((audit.to_json() for audit in ranked), source.stream)
+            show_json((audit.to_json() for audit in ranked), source.stream)
         else:
             auditing.print_audits(ranked)
 
     if not source.is_model:
         look = functools.partial(auditing.audit_case, target=target)
-        return source.run_observed(look, show, {})
-    show(
+        return source.run_observed(look, print_ranked, {})
+    print_ranked(
         auditing.audit_saved_model(
             options.model, target, options.signature, options.batch
         )

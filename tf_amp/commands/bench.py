@@ -11,9 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options
-from tf_amp.commands._results import DONE, FAILED, INTERRUPTED, NOTHING, say
+from tf_amp.commands import _shared
+from tf_amp.commands._shared import DONE, FAILED, INTERRUPTED, NOTHING, Options, say
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report import page
@@ -153,7 +152,7 @@ def _measured(
     from tf_amp.tools.bench.record import measured
 
     try:
-        with _interrupts() as stop, _results.progress_shown():
+        with _interrupts() as stop, _shared.progress_shown():
             for grown in measured(record, options.rounds, stop):
                 record = grown
                 if options.json is not None:

@@ -7,7 +7,7 @@
     tf-amp bench SCRIPT | MODULE:FUNCTION | SAVED_MODEL -- ARGS...
     tf-amp convert IN OUT
 
-Exit codes are those of `_results`; `run` ends as its script does.
+Exit codes are those of `_shared`; `run` ends as its script does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from typing import Any
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands._options import Options
-from tf_amp.commands._results import INTERRUPTED, REFUSED, exit_codes, say
+from tf_amp.commands._shared import INTERRUPTED, REFUSED, Options, exit_codes, say
 from tf_amp.errors import AmpError
 
 _SHELLS = ("bash", "zsh", "tcsh")

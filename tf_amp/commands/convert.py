@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import inspect
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options, check_file
-from tf_amp.commands._results import DONE, FAILED, say
+from tf_amp.commands import _shared
+from tf_amp.commands._shared import DONE, FAILED, Options, say
 from tf_amp.tools.convert.conversion import convert
 
 SUMMARY = "convert a stored model to mixed precision, or back"
@@ -45,7 +44,7 @@ def add_options(options: Options) -> None:
     )
     options.checked(
         "--calibration",
-        check_file,
+        _shared.check_file,
         metavar="NPZ",
         help="inputs; what leaves the type's range on them stays float32",
     )
@@ -71,7 +70,7 @@ def main(options: argparse.Namespace) -> int:
     arguments = {
         name: getattr(options, name) for name in inspect.signature(convert).parameters
     }
-    with _results.progress_shown():
+    with _shared.progress_shown():
         report = convert(**arguments)
     print(report.to_json() if options.json else report)
     if report.is_verified:

@@ -14,8 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from tf_amp.commands._options import Options
-from tf_amp.commands._results import DONE, FAILED
+from tf_amp.commands._shared import DONE, FAILED, Options
 from tf_amp.config.amp_config import (
     CACHE,
     REWRITE_SWITCH,

@@ -6,9 +6,15 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options, check_model
-from tf_amp.commands._results import DONE, FAILED, NOTHING
+from tf_amp.commands._shared import (
+    DONE,
+    FAILED,
+    NOTHING,
+    Options,
+    Source,
+    show,
+    show_json,
+)
 from tf_amp.config.amp_config import TUNE
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -37,18 +43,16 @@ def add_options(options: Options) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Plan what the command line names, print the plans, return the exit code."""
-    check_model(options)
+    source = Source(options)
     check_tensorflow()
     from grappler_pass.pipeline import plan_graph
     from tf_amp.tools.explanation import explain_saved_model
 
-    source = _results.Source(options)
-
-    def show(plans: Iterable[Plan | Prediction]) -> None:
+    def print_plans(plans: Iterable[Plan | Prediction]) -> None:
         if options.json:
-            _results.show_json(plans, source.stream)
+            show_json(plans, source.stream)
         else:
-            _results.show(*(plan.top(options.top) for plan in plans))
+            show(*(plan.top(options.top) for plan in plans))
 
     def look(case: GraphCase) -> Plan:
         return plan_graph(
@@ -59,13 +63,13 @@ def main(options: argparse.Namespace) -> int:
             name=case.name,
         )
 
-    def show_ranked(plans: Iterable[Plan]) -> None:
+    def print_ranked(plans: Iterable[Plan]) -> None:
         ranked = sorted(plans, key=lambda plan: -plan.seconds_before)
-        show(ranked)
+        print_plans(ranked)
 
     if not source.is_model:
-        return source.run_observed(look, show_ranked, {TUNE: "off"})
-    show(
+        return source.run_observed(look, print_ranked, {TUNE: "off"})
+    print_plans(
         explain_saved_model(
             options.model,
             options.signature,

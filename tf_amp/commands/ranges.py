@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options, check_model
-from tf_amp.commands._results import DONE, FAILED, NOTHING, say
+from tf_amp.commands import _shared
+from tf_amp.commands._shared import DONE, FAILED, NOTHING, Options, Source, say
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import ConfigError
@@ -44,19 +43,27 @@ def add_options(options: Options) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure ranges, print them with what would stay float32; return the exit code."""
-    check_model(options)
-    _check_range(options)
+    source = Source(options)
+    if options.limit is not None and not options.limit > 0.0:
+        raise ConfigError(f"--limit must be greater than 0, got {options.limit:g}.")
+    if options.underflow is not None and not 0.0 <= options.underflow <= 1.0:
+        raise ConfigError(f"--underflow must be 0 to 1, got {options.underflow:g}.")
+    if options.depth is not None and options.depth < 1:
+        raise ConfigError(f"--depth must be at least 1, got {options.depth}.")
+    if source.is_model and options.data is None:
+        raise ConfigError(
+            f"{options.model} is a SavedModel: --data FILE.npz with inputs is needed."
+        )
     if options.out is not None:
         check_writable("--out", options.out)
     check_tensorflow()
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
-    source = _results.Source(options)
     if source.is_model:
         from tf_amp.tools.ranges import ranges_of_saved_model
 
-        with _results.progress_shown():
+        with _shared.progress_shown():
             seen = ranges_of_saved_model(options.model, options.data, options.signature)
     else:
         from tf_amp.tools.ranges import ranges_of_script
@@ -69,30 +76,17 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(seen.to_json(), file=source.stream, flush=True)
     elif seen.tensors:
-        _results.show(seen.top(options.top))
+        _shared.show(seen.top(options.top))
         unsafe = seen.unsafe(options.dtype)
         operations, end = counted(len(unsafe), "operation"), ":" if unsafe else "."
         print(f"{operations} would stay float32 in {options.dtype}{end}")
         for name, why in list(unsafe.items())[: options.top]:
             print(f"  {name}: {why}")
     if not seen.tensors:
-        why = "" if source.is_model else f", since {_results.why_no_graph()}"
+        why = "" if source.is_model else f", since {_shared.why_no_graph()}"
         say(f"no tensor was seen{why}.")
         return source.exit_code(NOTHING)
     if options.out is not None:
         write_whole(options.out, seen.to_json().encode())
         say(f"written to {options.out}; TF_AMP_RANGES={options.out} uses it.")
     return source.exit_code(DONE)
-
-
-def _check_range(options: argparse.Namespace) -> None:
-    if options.limit is not None and not options.limit > 0.0:
-        raise ConfigError(f"--limit must be greater than 0, got {options.limit:g}.")
-    if options.underflow is not None and not 0.0 <= options.underflow <= 1.0:
-        raise ConfigError(f"--underflow must be 0 to 1, got {options.underflow:g}.")
-    if options.depth is not None and options.depth < 1:
-        raise ConfigError(f"--depth must be at least 1, got {options.depth}.")
-    if options.model.is_dir() and options.data is None:
-        raise ConfigError(
-            f"{options.model} is a SavedModel: --data FILE.npz with inputs is needed."
-        )

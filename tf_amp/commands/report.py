@@ -9,9 +9,8 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options, environment_from
-from tf_amp.commands._results import DONE, FAILED, NOTHING, say
+from tf_amp.commands import _shared
+from tf_amp.commands._shared import DONE, FAILED, NOTHING, Options, Source, say
 from tf_amp.config.amp_config import LOG
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.report.counts import counted
@@ -144,7 +143,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
     """Run a script, write the page however it ends, and return the exit code."""
     from tf_amp.rewriting import dumps, host
 
-    source = _results.Source(options)
+    source = Source(options)
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
     with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as own_folder:
@@ -154,7 +153,8 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
         before = set(folder.glob("*.json"))
         collector = dumps.Collector(None if log else folder)
         host.current().logs.append(collector)
-        running_scripts.switch_on({**environment_from(options), LOG: str(folder)})
+        settings = _shared.environment_from(options)
+        running_scripts.switch_on({**settings, LOG: str(folder)})
         try:
             source.run()
         finally:
@@ -169,7 +169,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
                 )
                 _write(options, record, other)
             else:
-                say(f"no report, since {_results.why_no_graph()}.")
+                say(f"no report, since {_shared.why_no_graph()}.")
     return source.exit_code(DONE if has_plans else NOTHING)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tf_amp.commands._options import Options, environment_from
-from tf_amp.commands._results import DONE
+from tf_amp.commands._shared import DONE, Options, environment_from
 from tf_amp.config.amp_config import OPTIONS, VERBOSE
 from tf_amp.config.setting_values import (
     LISTS,

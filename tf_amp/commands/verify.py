@@ -6,9 +6,8 @@ import argparse
 import pathlib
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import _results
-from tf_amp.commands._options import Options, check_model, environment_from
-from tf_amp.commands._results import DONE, FAILED, NOTHING, say
+from tf_amp.commands import _shared
+from tf_amp.commands._shared import DONE, FAILED, NOTHING, Options, Source, say
 from tf_amp.config.amp_config import checked_settings
 from tf_amp.config.setting_values import checked_patterns, checked_tolerance
 from tf_amp.errors import ConfigError, NotMeasurableError
@@ -52,20 +51,19 @@ def add_options(options: Options) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Verify what the command line names, print what is found, return the exit code."""
-    check_model(options)
+    source = Source(options)
     if options.data is not None and options.batch is not None:
         raise ConfigError("--batch: --data has batches of their own sizes.")
     if options.bisect:
         check_writable("--write", options.write)
     check_tensorflow()
-    source = _results.Source(options)
     verifications = (
         _of_model(options) if source.is_model else _of_script(options, source)
     )
     if options.json:
-        _results.show_json(verifications, source.stream)
+        _shared.show_json(verifications, source.stream)
     else:
-        _results.show(*verifications)
+        _shared.show(*verifications)
     in_force = dict.fromkeys(p for each in verifications for p in each.excluded)
     for pattern in in_force:
         if all(pattern in each.unmatched for each in verifications):
@@ -97,7 +95,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
     )
     settings["exclude"] = checked_patterns(options.exclude)
     try:
-        with _results.progress_shown():
+        with _shared.progress_shown():
             return verify_saved_model(
                 options.model,
                 settings,
@@ -112,18 +110,16 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
         return ()
 
 
-def _of_script(
-    options: argparse.Namespace, source: _results.Source
-) -> tuple[Verification, ...]:
+def _of_script(options: argparse.Namespace, source: Source) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
     from tf_amp.tools.verify.cases import captured_cases
     from tf_amp.tools.verify.verifying import verified
 
-    cases, skipped = captured_cases(source.run, environment_from(options))
+    cases, skipped = captured_cases(source.run, _shared.environment_from(options))
     if not cases and not skipped:
-        say(f"{_results.why_no_graph()}.")
+        say(f"{_shared.why_no_graph()}.")
     verifications: list[Verification] = []
-    with _results.progress_shown():
+    with _shared.progress_shown():
         for case in progress.each(cases, "verifying graphs"):
             try:
                 verifications.append(

@@ -8,7 +8,7 @@ import pytest
 from tests.command_lines import run_line
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
-from tf_amp.commands import _results, cli
+from tf_amp.commands import _shared, cli
 from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALE,
@@ -203,9 +203,9 @@ def test_the_page_has_every_code_of_every_command():
     table = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]
     cells = [[cell.strip(" `") for cell in row] for row in table]
     rows = {first: rest for first, *rest in cells}
-    for code, meaning in _results.MEANINGS.items():
+    for code, meaning in _shared.MEANINGS.items():
         assert rows.pop(str(code)) == [meaning]
-    codes = (_results.DONE, _results.FAILED, _results.NOTHING)
+    codes = (_shared.DONE, _shared.FAILED, _shared.NOTHING)
     for name, command in COMMANDS.items():
         told = dict(zip(codes, rows.pop(name), strict=False))
         assert {code: what for code, what in told.items() if what} == command.EXITS

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.processes import run, sources
-from tf_amp.commands import _results, cli
+from tf_amp.commands import _shared, cli
 from tf_amp.run import progress
 
 
@@ -52,8 +52,8 @@ def test_tools_report_what_they_do(folder, command, expected, capsys):
 
 def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch, capsys):
     now = 0.0
-    monkeypatch.setattr(_results.time, "monotonic", lambda: now)
-    with _results.progress_shown():
+    monkeypatch.setattr(_shared.time, "monotonic", lambda: now)
+    with _shared.progress_shown():
         for done in range(60):
             now = float(done)
             progress.report("float32, batch 8", done, 60)
