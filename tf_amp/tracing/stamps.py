@@ -55,11 +55,12 @@ OFF = "off"
 _MADE_OFF = "made where mixed precision is off"
 # Of graphs: the stamp of their operations, and up to which version all have one.
 _STAMP, _COMPLETE = "_tf_amp_stamp", "_tf_amp_complete"
-# Of operations: whether they are stamped, and what they are a gradient of. TensorFlow
-# takes long to say that an operation lacks an attribute.
+# Of operations: whether they are stamped, what they are a gradient of, and why they stay
+# float32. TensorFlow takes long to say that an operation lacks an attribute.
 _IS_STAMPED, _FORWARD = "_tf_amp_is_stamped", "_tf_amp_forward"
-# Set with the first mark: until then no operation need be asked for one.
-_marks_float32 = False
+_WHY_FLOAT32 = "_tf_amp_why_float32"
+# What TensorFlow records with closures that make no operation.
+_PASSED_ON = frozenset({"captured_value", "ReadVariableOp"})
 # In the attributes that a tape keeps of an operation.
 _TAPE_KEY = "_tf_amp_operation"
 # What tf.data calls the functions it traces: Dataset_map_..., tf_data_experimental_...
@@ -195,7 +196,7 @@ def traced_op(node: Any) -> Any | None:
 
 def why_float32(op: Any) -> str:
     """Return why an operation is marked to stay float32; "" where it is not."""
-    return (attribute_of(op, FLOAT32) or b"").decode() if _marks_float32 else ""
+    return getattr(op, _WHY_FLOAT32, "")
 
 
 def forward_from(op: Any) -> Forward:
@@ -216,7 +217,6 @@ def _in_force(graph: Any) -> Layer:
 
 def _mark_new(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
     """Put on a new operation the stamp, and what it is a gradient of."""
-    global _marks_float32
     settings = _put_stamp(op, stamp_of_graph(graph))
     why_float32 = scope_stack.keeping_in_float32()
     if not why_float32 and settings == OFF:
@@ -228,7 +228,7 @@ def _mark_new(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> N
             op._set_attr(FORWARD, forward.attribute)
     why = why_float32 or (forward.float32 if forward is not None else "")
     if why:
-        _marks_float32 = True
+        setattr(op, _WHY_FLOAT32, why)
         put_attribute(op, FLOAT32, s=why.encode())
 
 
@@ -344,7 +344,7 @@ def _remembering(
     **kwargs: Any,
 ) -> None:
     """Call `record_operation`, which gives a tape a closure that makes gradients."""
-    made = _made_op(output_tensors)
+    made = None if op_type in _PASSED_ON else _made_op(output_tensors)
     if made is not None:
         backward_function = holding(_forward, forward_from(made))(backward_function)
     record_operation(

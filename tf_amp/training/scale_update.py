@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -240,7 +241,13 @@ def each_is_finite(gradients: Sequence[Any]) -> Any:
         real, imaginary = tf.math.real(gradient), tf.math.imag(gradient)
         return tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imaginary))
 
-    return tf.reduce_all(tf.stack([tf.reduce_all(is_finite(g)) for g in gradients]))
+    @functools.cache
+    def all_axes(rank: int | None) -> Any:
+        """Return them for all gradients of a rank, as one operation."""
+        return None if rank is None else tf.constant([*range(rank)], tf.int32)
+
+    flags = [tf.reduce_all(is_finite(g), all_axes(g.shape.rank)) for g in gradients]
+    return tf.reduce_all(tf.stack(flags))
 
 
 def largest_of(gradients: Sequence[Any]) -> Any:
