@@ -55,8 +55,8 @@ OFF = "off"
 _MADE_OFF = "made where mixed precision is off"
 # Of graphs: the stamp of their operations, and up to which version all have one.
 _STAMP, _COMPLETE = "_tf_amp_stamp", "_tf_amp_complete"
-# Of operations: whether they are stamped, what they are a gradient of, and why they stay
-# float32. TensorFlow takes long to say that an operation lacks an attribute.
+# Of operations: whether they are stamped, what they are a gradient of, and why they
+# stay float32. TensorFlow takes long to say that an operation lacks an attribute.
 _IS_STAMPED, _FORWARD = "_tf_amp_is_stamped", "_tf_amp_forward"
 _WHY_FLOAT32 = "_tf_amp_why_float32"
 # What TensorFlow records with closures that make no operation.
@@ -211,8 +211,14 @@ def _in_force(graph: Any) -> Layer:
     Without a scope those of the process hold, as if entered before any trace.
     """
     scope = scope_registry.scope_in_force()
-    process = Layer(None, scope.id if scope else None)
+    process = _layer_of_process(scope.id if scope else None)
     return scope_stack.settings_layer(graph) or process
+
+
+@functools.lru_cache(maxsize=64)
+def _layer_of_process(settings: str | None) -> Layer:
+    """Return the one layer for these, since each operation asks for it."""
+    return Layer(None, settings)
 
 
 def _mark_new(result: None, graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:

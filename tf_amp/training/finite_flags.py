@@ -210,14 +210,10 @@ def _is_symbolic(tensor: Any) -> bool:
     return isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy")
 
 
-# How calls for gradients have come out so far, by state and replica.
-# Good steps are counted anew whenever the scale grows.
-_NAMES = ("scale", "good_steps", "skipped_steps", "finite")
-_Count = tuple[float, ...]
-_Counts = dict[tuple[Any, int], _Count]
-
-# By optimizer: the counts when it was last asked.
-_last_counts: weakref.WeakKeyDictionary[Any, _Counts] = weakref.WeakKeyDictionary()
+# By optimizer: what states held when it was last asked, by state and replica.
+_last_values: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) -> bool:
@@ -238,15 +234,14 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
     replica = 0
     if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
         replica = int(tf.distribute.get_replica_context().replica_id_in_sync_group)
-    now = {(state, replica): _count_in(state, state.read()) for state in states}
-    before = {} if optimizer is None else _last_counts.setdefault(optimizer, {})
-    news = [
-        count
-        for key, count in now.items()
-        if count != (before.get(key) or _count_in(key[0], key[0].initial()))
-    ]
-    before.update(now)
-    if news and not any(is_finite for *_, is_finite in news):
+    before = {} if optimizer is None else _last_values.setdefault(optimizer, {})
+    news = []
+    for state in states:
+        key, values = (state, replica), state.values_in(state.read())
+        if values != (before.get(key) or state.values_in(state.initial())):
+            news.append(values)
+        before[key] = values
+    if news and not any(values["finite"] for values in news):
         return False
     return not states or bool(agreed(are_finite(parts)))
 
@@ -267,11 +262,6 @@ def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
         finite = not any(map(bool, overflowed)) or bool(are_finite([value]))
     # A variable begins with what it is given.
     return finite or not tf.raw_ops.VarIsInitializedOp(resource=target)
-
-
-def _count_in(state: Any, vectors: Any) -> _Count:
-    values = state.values_in(vectors)
-    return tuple(values[name] for name in _NAMES)
 
 
 @dataclasses.dataclass

@@ -55,8 +55,7 @@ def _apply_keras(
 
     def build() -> None:
         if not optimizer.built and variables is not None:
-            with tf.init_scope():
-                optimizer.build(variables)
+            optimizer.build(variables)
 
     def call(gradients: list[Any]) -> Any:
         return apply(optimizer, gradients, variables, **kwargs)
@@ -81,19 +80,17 @@ def _apply_pairs(
     """
     grads, variables = _split(grads_and_vars)
 
-    def build_outside() -> None:
-        with tf.init_scope():
-            build(optimizer, variables)
-
     def call(gradients: list[Any]) -> Any:
         return apply(optimizer, _pairs(gradients, variables), *args, **kwargs)
 
-    step = Step(optimizer, grads, variables, call, build_outside)
-    return take_unless_overflowed(step)
+    build_here = functools.partial(build, optimizer, variables)
+    return take_unless_overflowed(Step(optimizer, grads, variables, call, build_here))
 
 
 @wrapping_unconverted
 def _apply_tf_keras(apply: Apply, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Do what `apply_gradients` of Keras 2's optimizers does, in the same way."""
+
     def build(optimizer: Any, variables: list[Any]) -> None:
         optimizer.build(variables)
 
@@ -102,15 +99,13 @@ def _apply_tf_keras(apply: Apply, optimizer: Any, *args: Any, **kwargs: Any) -> 
     return optimizer.iterations if silent else done
 
 
-@wrapping_unconverted
-def _apply_legacy(apply: Apply, *args: Any, **kwargs: Any) -> Any:
-    """Do what `apply_gradients` of Keras 2's first optimizers does, in the same way."""
+def _build_legacy(optimizer: Any, variables: list[Any]) -> None:
+    optimizer.iterations  # noqa: B018
+    optimizer._create_all_weights(variables)
 
-    def build(optimizer: Any, variables: list[Any]) -> None:
-        optimizer.iterations  # noqa: B018
-        optimizer._create_all_weights(variables)
 
-    return _apply_pairs(build, apply, *args, **kwargs)
+# Of Keras 2's first optimizers.
+_apply_legacy = wrapping_unconverted(functools.partial(_apply_pairs, _build_legacy))
 
 
 @wrapping_unconverted
@@ -127,8 +122,7 @@ def _apply_v1(
 
     def build() -> None:
         used = [v for g, v in zip(grads, variables, strict=True) if g is not None]
-        with tf.init_scope():
-            optimizer._create_slots(used)
+        optimizer._create_slots(used)
 
     def call_named(name: str | None, gradients: list[Any]) -> Any:
         pairs = _pairs(gradients, variables)
@@ -178,7 +172,7 @@ class Step(NamedTuple):
       grads: to be applied; None among them stays None.
       variables: to which; none where the optimizer knows them.
       call: applies gradients.
-      build: makes the variables of the optimizer, which no branch may do.
+      build: makes the variables of the optimizer, outside of functions and branches.
       call_in_branch: the same as `call`, by default itself.
       name: of the operation that is returned.
     """
@@ -220,7 +214,8 @@ def take_unless_overflowed(step: Step) -> Any:
         return step.call(step.grads)
     if isinstance(finite, bool):
         return step.take(step.grads) if finite else None
-    step.build()
+    with tf.init_scope():
+        step.build()
     if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
         # Replicas may have to meet before they can branch.
         if not tf.__internal__.distribute.strategy_supports_no_merge_call():
@@ -275,10 +270,6 @@ def _when(finite: Any, act: Callable[[], Any], name: str) -> Any:
     return operation
 
 
-# Of a step before all others.
-_GONE_BY = -1
-
-
 # Whether the gradients that a worker is about to push are finite, a bool scalar, and
 # the `SyncReplicasOptimizer` that they are for.
 _push: ContextVar[tuple[Any, Any] | None] = ContextVar("tf_amp_push", default=None)
@@ -304,21 +295,16 @@ def _note_overflow(
 def _with_guarded_parts(module: Any) -> Any:
     """Return `data_flow_ops` with accumulators and a queue that look at the push."""
 
-    class DenseAccumulator(module.ConditionalAccumulator):  # type: ignore[misc]
-        def apply_grad(self, grad: Any, local_step: Any = 0, name: Any = None) -> Any:
-            return super().apply_grad(grad, _unless_overflowed(local_step), name)
+    def guarded(kind: Any) -> Any:
+        class Accumulator(kind):  # type: ignore[misc]
+            def apply_grad(self, *args: Any, local_step: Any = 0, **kwargs: Any) -> Any:
+                if push := _push.get():
+                    # What overflowed is said to be of a step before all others.
+                    step = tf.cast(local_step, tf.int64)
+                    local_step = tf.where(push[0], step, tf.constant(-1, tf.int64))
+                return super().apply_grad(*args, local_step=local_step, **kwargs)
 
-    class SparseAccumulator(module.SparseConditionalAccumulator):  # type: ignore[misc]
-        def apply_grad(
-            self,
-            grad_indices: Any,
-            grad_values: Any,
-            grad_shape: Any = None,
-            local_step: Any = 0,
-            name: Any = None,
-        ) -> Any:
-            step = _unless_overflowed(local_step)
-            return super().apply_grad(grad_indices, grad_values, grad_shape, step, name)
+        return Accumulator
 
     class TokenQueue(module.FIFOQueue):  # type: ignore[misc]
         def dequeue(self, name: Any = None) -> Any:
@@ -332,19 +318,6 @@ def _with_guarded_parts(module: Any) -> Any:
             with tf.control_dependencies([self.enqueue_many((tokens,))]):
                 return super().dequeue(name)
 
-    return stand_in_for(
-        module,
-        ConditionalAccumulator=DenseAccumulator,
-        SparseConditionalAccumulator=SparseAccumulator,
-        FIFOQueue=TokenQueue,
-    )
-
-
-def _unless_overflowed(local_step: Any) -> Any:
-    """Return the step that gradients are said to be of."""
-    push = _push.get()
-    if push is None:
-        return local_step
-    finite, _ = push
-    step = tf.cast(local_step, tf.int64)
-    return tf.where(finite, step, tf.constant(_GONE_BY, tf.int64))
+    kinds = "ConditionalAccumulator", "SparseConditionalAccumulator"
+    accumulators = {name: guarded(getattr(module, name)) for name in kinds}
+    return stand_in_for(module, **accumulators, FIFOQueue=TokenQueue)
