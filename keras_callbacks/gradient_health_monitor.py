@@ -25,7 +25,7 @@ from tf_amp.config.devices import loss_scale_for, low_dtype_of
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import enabling, model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
-from tf_amp.tracing import bypass
+from tf_amp.tracing.stack import taking_all
 from tf_amp.tracing.stamps import current_config
 from tf_amp.training.scale_state import find_state
 
@@ -143,7 +143,7 @@ class GradientStatistics:
                 pairs = list(zip(gradients, variables, strict=False))
             # Training is worth more than its figures, whatever the reason.
             try:
-                with tf.name_scope("tf_amp_gradient_health"), bypass.taking_all():
+                with tf.name_scope("tf_amp_gradient_health"), taking_all():
                     self._accumulate(pairs, *_scales_of(optimizer))
             except Exception as error:
                 self._failed(error)

@@ -22,7 +22,7 @@ from grappler_pass.graph import type_slots
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp.config import devices
 from tf_amp.rewriting import graph_settings
-from tf_amp.tracing import bypass, grappler_preview
+from tf_amp.tracing import grappler_preview, stack
 
 LOW = {"bfloat16": tf.bfloat16.as_datatype_enum, "float16": tf.half.as_datatype_enum}
 
@@ -114,7 +114,7 @@ class Traced:
         rewrites = options.graph_options.rewrite_options
         rewrites.meta_optimizer_iterations = iterations
         rewrites.layout_optimizer = rewrites.ON if layouts else rewrites.OFF
-        grappler, alone = private.grappler(), bypass.leaving_graphs_alone()
+        grappler, alone = private.grappler(), stack.leaving_graphs_alone()
         assert grappler is not None
         with contextlib.nullcontext() if with_pass else alone:
             cluster = private.cluster_of(self.gpu.architecture)

@@ -36,7 +36,7 @@ from tf_amp.rewriting import (
     unseen,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
-from tf_amp.tracing import bypass
+from tf_amp.tracing.stack import leaves_graphs_alone
 from tf_amp.tracing.stamp_reader import (
     Marks,
     excluded_parts,
@@ -144,7 +144,7 @@ class Given(NamedTuple):
 
 def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """Return a serialized GraphDef in mixed precision; None leaves it as it is."""
-    if bypass.leaves_graphs_alone():
+    if leaves_graphs_alone():
         return None
     with collection_paused():
         arrival = Arrival(data, item)

@@ -32,7 +32,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import arriving_graphs, failures, graph_settings, host, stripping
 from tf_amp.rewriting.graph_settings import device_type_of_compiled, settings_with_steps
-from tf_amp.tracing import bypass, graph_names, grappler_preview, stamps
+from tf_amp.tracing import graph_names, grappler_preview, stack, stamps
 from tf_amp.tracing.graph_names import name_of
 from tf_amp.tracing.grappler_preview import CONTROL_FLOW, LOWER
 from tf_amp.tracing.stamps import Stamp
@@ -64,7 +64,7 @@ def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
         call_sites.forget_with(graph, key)
         if without_xla is not None:
             without_xla.know(function, graph, attrs)
-        if private.is_compiled(attrs) and not bypass.leaves_graphs_alone():
+        if private.is_compiled(attrs) and not stack.leaves_graphs_alone():
             _rewrite(function, graph)
         return function
 

@@ -33,7 +33,7 @@ from tf_amp.message_codes import Code
 from tf_amp.report.counts import counted
 from tf_amp.rewriting import host, unseen
 from tf_amp.rewriting.graph_settings import UNDER_XLA
-from tf_amp.tracing import bypass, graph_names, stamps
+from tf_amp.tracing import graph_names, stack, stamps
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -454,7 +454,7 @@ def mention_run(session: Any) -> None:
 
 
 def _is_wanted() -> bool:
-    if bypass.leaves_graphs_alone() or Code.TRACED_BEFORE in host.current().said:
+    if stack.leaves_graphs_alone() or Code.TRACED_BEFORE in host.current().said:
         return False
     config = stamps.current_config()
     return config is not None and config.rewrites and config.verbose

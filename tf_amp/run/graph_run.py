@@ -22,7 +22,7 @@ from grappler_pass.garbage import collection_allowed
 from tf_amp import _tensorflow_private as private
 from tf_amp.errors import AmpError
 from tf_amp.run.graph_copy import FILL, Content, Values, filling_graph
-from tf_amp.tracing import bypass
+from tf_amp.tracing import stack
 
 # A run may hold this share of what is free at its start.
 SHARE = 0.25
@@ -221,7 +221,7 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
 
     def body() -> None:
         try:
-            with bypass.leaving_graphs_alone():
+            with stack.leaving_graphs_alone():
                 results.append(work(lambda: unwanted.is_set() or _leaving.is_set()))
         except BaseException as error:
             errors.append(error)

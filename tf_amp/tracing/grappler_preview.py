@@ -18,7 +18,7 @@ from tf_amp._tensorflow_private import graphs as private
 from tf_amp._tensorflow_private import tracing, warn_once
 from tf_amp._tensorflow_private.functions import COMPILED, NOT_INLINED
 from tf_amp.config import devices
-from tf_amp.tracing import bypass
+from tf_amp.tracing import stack
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -130,7 +130,7 @@ def run_grappler(
         warn_once("OptimizeGraph", without)
         return None
     try:
-        with bypass.leaving_graphs_alone():
+        with stack.leaving_graphs_alone():
             optimized: GraphDef = grappler.OptimizeGraph(
                 options, request, False, cluster=cluster
             )

@@ -1,21 +1,39 @@
-"""Which scopes surround the running code: a stack per thread and context.
+"""Which scopes surround the running code, and what is let pass there.
+
+There is a stack of scopes per thread and context.
 
 A layer that was entered while a function is traced holds for what is made in that
 function, even in the middle of it; one entered outside of functions holds for those
 whose trace begins under it. What the settings of a layer mean is not decided here.
+
+What this package does for itself, and what is decided already, is let pass.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.errors import ScopeError
-from tf_amp.tracing.bypass import holding
+
+_T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def holding(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """Let a variable of the running thread, or task, have a value inside."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,9 +57,7 @@ class Layer:
         return self.graph is None or any(each is self.graph for each in functions)
 
 
-_stack: contextvars.ContextVar[tuple[Layer, ...]] = contextvars.ContextVar(
-    "tf_amp_scopes", default=()
-)
+_stack: ContextVar[tuple[Layer, ...]] = ContextVar("tf_amp_scopes", default=())
 
 
 def push(layer: Layer) -> None:
@@ -116,3 +132,27 @@ def within(layers: tuple[Layer, ...]) -> AbstractContextManager[None]:
 def layers() -> tuple[Layer, ...]:
     """Return the scopes around the running code, outermost first."""
     return _stack.get()
+
+
+_leaves_graphs_alone = ContextVar("tf_amp_leaves_graphs_alone", default=False)
+_takes_all = ContextVar("tf_amp_takes_all", default=False)
+
+
+def leaves_graphs_alone() -> bool:
+    """Return whether this thread is within `leaving_graphs_alone`."""
+    return _leaves_graphs_alone.get()
+
+
+def leaving_graphs_alone() -> AbstractContextManager[None]:
+    """Pass graphs through that this thread optimizes."""
+    return holding(_leaves_graphs_alone, True)
+
+
+def takes_all() -> bool:
+    """Return whether the running code is not to be asked for overflows."""
+    return _takes_all.get()
+
+
+def taking_all() -> AbstractContextManager[None]:
+    """Let every step inside be taken, and whatever is assigned be assigned."""
+    return holding(_takes_all, True)

@@ -47,8 +47,7 @@ from tf_amp.config.setting_values import is_of_layer, layer_patterns
 from tf_amp.config.workers import sent_settings
 from tf_amp.tracing import graph_names
 from tf_amp.tracing import stack as scope_stack
-from tf_amp.tracing.bypass import holding
-from tf_amp.tracing.stack import Layer
+from tf_amp.tracing.stack import Layer, holding
 
 # In the place of settings: the operation was made where mixed precision is off.
 OFF = "off"

@@ -20,7 +20,7 @@ import tensorflow as tf
 from grappler_pass.annotations import SKIPPED_ASSIGNMENT
 from tf_amp._tensorflow_private import install_when_imported, wrapping
 from tf_amp._tensorflow_private import training as private
-from tf_amp.tracing import bypass
+from tf_amp.tracing import stack
 from tf_amp.training.finite_steps import finite_value, note_assigned
 from tf_amp.training.scale_update import is_scalable, must_select
 
@@ -86,7 +86,7 @@ def _execute_unless_overflowed(
 
 def _finite(target: Any, values: Any) -> Any:
     """Return whether values are to be assigned: as a tensor, or None for surely."""
-    if not is_scalable(values) or bypass.takes_all():
+    if not is_scalable(values) or stack.takes_all():
         return None
     return finite_value(target, values)
 

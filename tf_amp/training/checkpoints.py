@@ -45,7 +45,7 @@ from tf_amp._tensorflow_private.tracing import (
 from tf_amp.errors import UnreadableRecordError
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
-from tf_amp.tracing.bypass import holding
+from tf_amp.tracing.stack import holding
 from tf_amp.training import checkpoint_record, optimizers
 from tf_amp.training.checkpoint_record import (
     Handles,

@@ -38,8 +38,7 @@ from tf_amp._tensorflow_private import tracing, wrapping
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import captured_from
 from tf_amp.message_codes import Code
-from tf_amp.tracing.bypass import holding
-from tf_amp.tracing.stack import keeping_float32
+from tf_amp.tracing.stack import holding, keeping_float32
 from tf_amp.training import scale_at_run_time
 from tf_amp.training.finite_flags import descends_from
 from tf_amp.training.scale_state import handles_of, shape_of

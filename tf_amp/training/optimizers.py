@@ -35,8 +35,8 @@ from tf_amp._tensorflow_private import (
 )
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
-from tf_amp.tracing import bypass
-from tf_amp.tracing.bypass import holding
+from tf_amp.tracing import stack
+from tf_amp.tracing.stack import holding
 from tf_amp.training.finite_steps import finite_step
 
 Apply = Callable[..., Any]
@@ -190,7 +190,7 @@ class Step(NamedTuple):
         in_graph = not tf.executing_eagerly()
         call = (self.call_in_branch if in_graph else None) or self.call
         # Some optimizers hand on to others.
-        with bypass.taking_all():
+        with stack.taking_all():
             return call(grads)
 
 
@@ -207,7 +207,7 @@ def take_unless_overflowed(step: Step) -> Any:
       else an operation.
     """
     _applied[:] = [True]
-    if bypass.takes_all():
+    if stack.takes_all():
         return step.call(step.grads)
     finite = finite_step(step.grads, step.variables, step.optimizer)
     if finite is None:
@@ -239,7 +239,7 @@ def _in_all_replicas(finite: Any, step: Step) -> Any:
 
         def part() -> None:
             # What replicas do together they do in this thread.
-            with bypass.taking_all():
+            with stack.taking_all():
                 strategy.extended.call_for_each_replica(apart, args=grads)
 
         return _when(together, part, step.name)

@@ -47,7 +47,7 @@ from tf_amp._tensorflow_private.training import can_merge, in_function
 from tf_amp.config import workers
 from tf_amp.config.loss_scales.protocol import COUNTERS, LossScale, State, first_state
 from tf_amp.errors import ConfigError
-from tf_amp.tracing.bypass import taking_all
+from tf_amp.tracing.stack import taking_all
 from tf_amp.training import checkpoint_record
 from tf_amp.training.checkpoint_record import Handles, Values, kind_of
 

@@ -25,7 +25,7 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private import wrapping
 from tf_amp._tensorflow_private.tracing import kept_with, outwards, traced_graph
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.tracing.bypass import holding
+from tf_amp.tracing.stack import holding
 from tf_amp.training import scale_at_run_time
 from tf_amp.training.finite_flags import descends_from
 from tf_amp.training.scale_state import ScaleState, Vectors, states_in_use
