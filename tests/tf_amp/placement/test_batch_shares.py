@@ -7,7 +7,6 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.two_cpus import run_on_two
 from tf_amp import ConfigError
 from tf_amp.placement import batch_shares, measured_throughputs
 
@@ -73,64 +72,6 @@ def test_what_cannot_be_divided_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         batch_shares(batch, rates)
-
-
-def test_a_step_is_measured_on_each_device_in_each_type() -> None:
-    run_on_two(
-        """
-        from tf_amp.placement import batch_shares, measured_throughputs
-
-        value = 1 + 2**-9 + 2**-12
-        seen = []
-        def step(x):
-            y = tf.nn.relu(x @ tf.eye(256))
-            tf.numpy_function(lambda d: seen.append(float(d)), [y[0, 0]], [])
-            seen.append(y.device)
-            return y
-        rates = measured_throughputs(
-            step, tf.eye(256) * value, ["CPU:0", "/device:CPU:1"], rounds=2)
-        both = ["float32", "bfloat16"]
-        assert {d: list(r) for d, r in rates.items()} == {"CPU:0": both, "CPU:1": both}
-        assert sum(s.examples for s in batch_shares(33, rates).shares) == 33
-        assert {d[-5:] for d in seen if type(d) is str} == {"CPU:0", "CPU:1"}
-        assert {value, 1.0} <= {n for n in seen if type(n) is float}
-        words = "devices: there is no CPU:7; TensorFlow sees CPU:0, CPU:1."
-        refused(words, measured_throughputs, step, tf.eye(8), ["CPU:7"])
-        """,
-        env={"TF_AMP_OPT_LEVEL": "O2"},
-    )
-
-
-def test_a_step_that_is_a_tf_function_is_measured_in_each_type() -> None:
-    done = run_on_two(
-        """
-        from tf_amp.placement import measured_throughputs
-
-        x = tf.eye(256) * (1 + 2**-9 + 2**-12)
-        seen = []
-        def product(x):
-            y = x @ tf.eye(256)
-            tf.numpy_function(lambda d: seen.append(float(d)), [y[0, 0]], [])
-            return tf.nn.relu(y)
-        class Net:
-            @tf.function(input_signature=[tf.TensorSpec((None, 256))])
-            def step(self, x):
-                return product(x)
-        inner = tf.function(product)
-        for step, in_16_bits in (
-            (tf.function(product), [False, False, True, True]),
-            (Net().step, [False, False, True, True]),
-            (lambda x: inner(x), [False] * 4),
-        ):
-            step(x)
-            seen.clear()
-            measured_throughputs(step, x, ["CPU:0"], rounds=1)
-            assert [number == 1.0 for number in seen] == in_16_bits
-        """,
-        env={"TF_AMP_OPT_LEVEL": "O2"},
-    )
-    warnings = [line for line in done.err.splitlines() if "was traced once" in line]
-    assert len(warnings) == 1 and "the step calls __inference_product_" in warnings[0]
 
 
 def test_a_step_keeps_what_its_decorator_says() -> None:

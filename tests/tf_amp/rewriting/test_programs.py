@@ -1,0 +1,14 @@
+"""Programs whose graphs are rewritten, fail, or are exported: `programs.txt`."""
+
+import pathlib
+
+import pytest
+
+from tests.printed_programs import PrintedProgram, programs_beside
+
+
+@pytest.mark.parametrize("program", programs_beside(__file__))
+def test_a_program_prints_what_its_text_says(
+    program: PrintedProgram, tmp_path: pathlib.Path
+) -> None:
+    program.check(tmp_path)
