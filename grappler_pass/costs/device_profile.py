@@ -134,15 +134,11 @@ class DeviceProfile:
             grids: dict[tuple[str, str], Grid] = {}
             call_seconds = 0.0
             if "extends" in data:
-                base = cls.load(str(data["extends"]))
-                without = tuple(data.get("without", ()))
-                scale = float(data.get("scale", 1.0))
+                base, scale = cls.load(data["extends"]), float(data.get("scale", 1.0))
                 call_seconds = base.call_seconds
-                grids = {
-                    key: grid.scaled(scale)
-                    for key, grid in base.grids.items()
-                    if not key[0].startswith(without)
-                }
+                for key, grid in base.grids.items():
+                    if not key[0].startswith(tuple(data.get("without", ()))):
+                        grids[key] = grid.scaled(scale)
             for op_class, entry in data["classes"].items():
                 for dtype, seconds in entry["seconds"].items():
                     grids[op_class, dtype] = _grid(op_class, entry["axes"], seconds)
@@ -271,21 +267,19 @@ def _made(kind: type[Any], data: Mapping[str, Any]) -> Any:
 
 
 def _roofline(data: Mapping[str, Any]) -> Roofline:
-    units = data.get("multiprocessors")
-    plain = {name: value for name, value in data.items() if name != "multiprocessors"}
-    roofline: Roofline = _made(Roofline, {"slowdown": {}, **plain})
+    roofline: Roofline = _made(Roofline, {"slowdown": {}, **data})
     rates = (roofline.matrix_flops, roofline.vector_flops, roofline.bytes_per_second)
     for rate in rates:
         if "float32" not in rate or not all(value > 0 for value in rate.values()):
             raise ProfileError("a roofline needs a positive rate for float32")
     if roofline.overhead_seconds <= 0:
         raise ProfileError("a roofline needs a positive overhead_seconds")
-    if units is None:
+    if data.get("multiprocessors") is None:
         return roofline
-    made: Multiprocessors = _made(Multiprocessors, units)
-    if made.count < 1 or min(made.cache_bytes_per_second, made.direct_flops) <= 0:
+    units: Multiprocessors = _made(Multiprocessors, data["multiprocessors"])
+    if units.count < 1 or min(units.cache_bytes_per_second, units.direct_flops) <= 0:
         raise ProfileError("multiprocessors need a positive count and positive rates")
-    return dataclasses.replace(roofline, multiprocessors=made)
+    return dataclasses.replace(roofline, multiprocessors=units)
 
 
 # The instruction sets that decide which 16-bit kernels a CPU runs.
@@ -319,16 +313,12 @@ def nearest_to_gpu(name: str, capability: tuple[int, int]) -> str:
         name: as TensorFlow reports it.
         capability: compute capability.
     """
-    if capability < (7, 0):
-        # No tensor cores: the prices under which nothing is worth converting.
-        return "cpu-generic"
+    newest = "h200" if "H200" in name.upper() else "h100"
+    # Without tensor cores: the prices under which nothing is worth converting.
+    profiles = {(7, 0): "cpu-generic", (8, 0): "v100", (9, 0): "a100"}
     if capability == (7, 5):
         return "t4"
-    if capability < (8, 0):
-        return "v100"
-    if capability < (9, 0):
-        return "a100"
-    return "h200" if "H200" in name.upper() else "h100"
+    return next((p for below, p in profiles.items() if capability < below), newest)
 
 
 def calibrated_path(cache_folder: Path, key: DeviceKey) -> Path:

@@ -17,7 +17,7 @@ References: Appleyard et al., Optimizing Performance of Recurrent Neural Network
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from grappler_pass.costs import op_classes
@@ -71,29 +71,15 @@ def matrix_product(
     return Work(f"{family}{layout}", point, flops, moved, product=product)
 
 
-def _layout(call: OpCall, left: str, right: str) -> str:
-    if call.attrs.get(right):
-        return ".tb"
-    return ".ta" if call.attrs.get(left) else ""
-
-
 def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return the product and its epilogues."""
-    left, right = dims_of(call.inputs[0], 2), dims_of(call.inputs[1], 2)
-    m, k = left[::-1] if call.attrs.get("transpose_a") else left
-    n = right[0] if call.attrs.get("transpose_b") else right[1]
-    layout = _layout(call, "transpose_a", "transpose_b")
-    product = matrix_product(m, k, n, bytes_of(call, dtype), layout=layout)
-    return (product, *fused_epilogues(call, dtype))
-
-
-def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return the product of a batch; a batch of one is a plain product."""
+    """Return the product and its epilogues; a batch of one is a plain product."""
     left, right = call.inputs[0].dims, call.inputs[1].dims
-    m, k = left[-2:][::-1] if call.attrs.get("adj_x") else left[-2:]
-    n = right[-2] if call.attrs.get("adj_y") else right[-1]
+    flips_left = call.attrs.get("transpose_a") or call.attrs.get("adj_x")
+    flips_right = call.attrs.get("transpose_b") or call.attrs.get("adj_y")
+    m, k = left[-2:][::-1] if flips_left else left[-2:]
+    n = right[-2 if flips_right else -1]
     batch = max(math.prod(left[:-2]), math.prod(right[:-2]))
-    layout = _layout(call, "adj_x", "adj_y")
+    layout = ".tb" if flips_right else ".ta" if flips_left else ""
     moved = bytes_of(call, dtype)
     product = matrix_product(m, k, n, moved, batch=batch, layout=layout)
     return (product, *fused_epilogues(call, dtype))
@@ -184,16 +170,15 @@ def xla_convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
     )
 
 
-def _stride(call: OpCall) -> int:
-    return max(integers(call.attrs.get("strides")), default=1)
-
-
-def _measured_kernel(
-    area: int, stride: int, kernels: dict[int, Dims]
-) -> tuple[int, int]:
+def _measured(
+    call: OpCall, area: int, kernels: Mapping[int, Dims]
+) -> tuple[int, int, int]:
+    """Return a convolution's stride, the measured area below its own and its stride."""
+    stride = max(integers(call.attrs.get("strides")), default=1)
     nearest = max((known for known in kernels if known <= area), default=min(kernels))
     strides = kernels[nearest]
-    return nearest, max((s for s in strides if s <= stride), default=min(strides))
+    measured = max((s for s in strides if s <= stride), default=min(strides))
+    return stride, nearest, measured
 
 
 def _convolution_tensors(
@@ -209,33 +194,19 @@ def _convolution_tensors(
 
 
 def convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return a convolution, or either of its gradients, and its epilogues."""
+    """Return a convolution, or either of its gradients, and its epilogues.
+
+    It is a product, one per group of channels, whose operands are not laid out.
+    """
     direction = op_classes.CONVOLUTIONS[call.op]
     image, kernel, result = _convolution_tensors(call, direction)
     *window, channels, filters = kernel.dims
-    pixels = result.elements // max(filters, 1)
-    area = math.prod(window)
-    nearest, stride = _measured_kernel(area, _stride(call), op_classes.CONV_KERNELS)
-    product = Work(
-        f"conv.{direction}.{nearest}.s{stride}",
-        (pixels, channels, filters),
-        2.0 * pixels * area * channels * filters,
-        bytes_of(call, dtype),
-        scale=area / nearest,
-        product=_implicit_product(call, direction, image, kernel, pixels),
-    )
-    return (product, *fused_epilogues(call, dtype))
-
-
-def _implicit_product(
-    call: OpCall, direction: str, image: TensorSpec, kernel: TensorSpec, pixels: int
-) -> Product:
-    """Return the product that a convolution is, one per group of channels."""
-    *window, channels, filters = kernel.dims
-    area, stride = math.prod(window), _stride(call)
+    pixels, area = result.elements // max(filters, 1), math.prod(window)
+    stride, nearest, measured = _measured(call, area, op_classes.CONV_KERNELS)
     image_channels = image.dims[channel_axis(call)]
     groups = max(image_channels // max(channels, 1), 1)
     inner = filters // groups
+    # Rows, columns and what is summed over.
     sizes = {
         "forward": (pixels, inner, channels * area),
         # Of a stride's many places in the image each meets part of the window.
@@ -246,10 +217,18 @@ def _implicit_product(
         ),
         "filter_gradient": (channels * area, inner, pixels),
     }
-    short_cut = list(window) == [3, 3] and stride == 1 and groups == 1
-    return Product(
-        groups, *sizes[direction], is_convolution=True, has_short_cut=short_cut
+    short_cut = window == [3, 3] and stride == 1 and groups == 1
+    work = Work(
+        f"conv.{direction}.{nearest}.s{measured}",
+        (pixels, channels, filters),
+        2.0 * pixels * area * channels * filters,
+        bytes_of(call, dtype),
+        scale=area / nearest,
+        product=Product(
+            groups, *sizes[direction], is_convolution=True, has_short_cut=short_cut
+        ),
     )
+    return (work, *fused_epilogues(call, dtype))
 
 
 def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -257,13 +236,10 @@ def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
     direction = op_classes.DEPTHWISE[call.op]
     _, kernel, result = _convolution_tensors(call, direction)
     height, width, channels, multiplier = dims_of(kernel, 4)
-    area = height * width
-    nearest, stride = _measured_kernel(
-        area, _stride(call), op_classes.DEPTHWISE_KERNELS
-    )
-    filters = channels * multiplier
+    area, filters = height * width, channels * multiplier
+    _, nearest, measured = _measured(call, area, op_classes.DEPTHWISE_KERNELS)
     product = Work(
-        f"depthwise.{direction}.{nearest}.s{stride}",
+        f"depthwise.{direction}.{nearest}.s{measured}",
         (result.elements // max(filters, 1), filters),
         2.0 * result.elements * area,
         bytes_of(call, dtype),
@@ -279,12 +255,8 @@ def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
         return ()
     output = call.outputs[0]
     if call.op not in SPLIT_IN_BFLOAT16 or dtype != "bfloat16":
-        return tuple(
-            elementwise(f"fused.{name}", output.elements, dtype)._replace(
-                bytes_moved=0.0
-            )
-            for name in names
-        )
+        fused = (elementwise(f"fused.{n}", output.elements, dtype) for n in names)
+        return tuple(work._replace(bytes_moved=0.0) for work in fused)
     works: list[Work] = []
     for name in names:
         epilogue = epilogue_of(name)
@@ -304,60 +276,51 @@ _LSTM = (4, 3, 2)
 _GRU = (3, 2, 1)
 _MODES = {"lstm": _LSTM, "gru": _GRU, "rnn_tanh": (1, 0, 1), "rnn_relu": (1, 0, 0)}
 
-_BLOCK_LSTM = frozenset(op for op in RECURRENT_OPS if op.startswith("BlockLSTM"))
-_CUDNN = frozenset(op for op in RECURRENT_OPS if op.startswith("CudnnRNN"))
+# Layouts of the products that are gradients.
+_OF_DATA, _OF_WEIGHTS = ".tb", ".ta"
 
 
 def _products(
     m: int, k: int, n: int, dtype: str, times: int = 1, *, layout: str = ""
 ) -> Work:
-    """Return the work of so many products of `[m, k]` and `[k, n]`, one by one."""
+    """Return the work of so many products of `[m, k]` and `[k, n]`, one by one.
+
+    With a layout it is that of their gradients: ".tb" of the left operands, ".ta" of
+    the right ones.
+    """
+    m, k, n = {"": (m, k, n), _OF_DATA: (m, n, k), _OF_WEIGHTS: (k, m, n)}[layout]
     moved = float(m * k + k * n + m * n) * DTYPE_BYTES[dtype]
     work = matrix_product(m, k, n, moved, layout=layout)
     return work._replace(times=float(times))
 
 
-def _data_gradient(m: int, k: int, n: int, dtype: str, times: int = 1) -> Work:
-    """Return the work of the gradients of the left operands."""
-    return _products(m, n, k, dtype, times, layout=".tb")
+def lstm(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return one step of an LSTM, or over `[time, batch, inputs]` all, or a gradient.
 
-
-def _weight_gradient(m: int, k: int, n: int, dtype: str, times: int = 1) -> Work:
-    """Return the work of the gradients of the right operands."""
-    return _products(k, m, n, dtype, times, layout=".ta")
-
-
-def block_lstm(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return an LSTM over `[time, batch, inputs]`, or its gradient, step by step."""
-    time, batch, _ = dims_of(call.inputs[1], 3)
-    inside, width = dims_of(call.inputs[4], 2)
-    is_gradient = "Grad" in call.op
-    ways = (_data_gradient, _weight_gradient) if is_gradient else (_products,)
-    products = (way(batch, inside, width, dtype, time) for way in ways)
+    Of the gradient of a single step the products are nodes of their own.
+    """
+    if call.op == "LSTMBlockCellGrad":
+        gates = call.outputs[1].elements
+        # All that is read and written, beside the gates: as much again.
+        return (elementwise("TanhGrad", gates, dtype, tensors=4),)
+    if call.op == "LSTMBlockCell":
+        time, (batch, _), weights = 1, dims_of(call.inputs[0], 2), call.inputs[3]
+    else:
+        (time, batch, _), weights = dims_of(call.inputs[1], 3), call.inputs[4]
+    inside, width = dims_of(weights, 2)
+    layouts = (_OF_DATA, _OF_WEIGHTS) if "Grad" in call.op else ("",)
+    products = (
+        _products(batch, inside, width, dtype, time, layout=each) for each in layouts
+    )
     return (*products, *_cells(_LSTM, batch * width // 4, dtype, time))
-
-
-def lstm_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return one step of an LSTM."""
-    batch, _ = dims_of(call.inputs[0], 2)
-    inside, width = dims_of(call.inputs[3], 2)
-    cells = _cells(_LSTM, batch * width // 4, dtype)
-    return (_products(batch, inside, width, dtype), *cells)
-
-
-def lstm_cell_gradient(call: OpCall, dtype: str) -> tuple[Work, ...]:
-    """Return the gradient of an LSTM's gates; their products are nodes of their own."""
-    gates = call.outputs[1].elements
-    # All that is read and written, beside the gates: as much again.
-    return (elementwise("TanhGrad", gates, dtype, tensors=4),)
 
 
 def gru_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return one step of a GRU, or the gradients of its input and state."""
     batch, _ = dims_of(call.inputs[0], 2)
     weights = [dims_of(spec, 2) for spec in call.inputs[2:4]]
-    way = _data_gradient if "Grad" in call.op else _products
-    products = (way(batch, k, n, dtype) for k, n in weights)
+    layout = _OF_DATA if "Grad" in call.op else ""
+    products = (_products(batch, k, n, dtype, layout=layout) for k, n in weights)
     return (*products, *_cells(_GRU, batch * weights[1][1], dtype))
 
 
@@ -383,8 +346,8 @@ def cudnn(call: OpCall, dtype: str) -> tuple[Work, ...]:
         own = [_products(m, k, n, dtype, steps)]
         if "Backprop" in call.op:
             # The gradient of the weights is one product for all steps.
-            at_once = _weight_gradient(m * steps, k, n, dtype)
-            own = [_data_gradient(m, k, n, dtype, steps), at_once]
+            at_once = _products(m * steps, k, n, dtype, layout=_OF_WEIGHTS)
+            own = [_products(m, k, n, dtype, steps, layout=_OF_DATA), at_once]
         if layers > 0:
             works += (work._replace(times=layers * work.times) for work in own)
     return (*works, *_cells(kind, batch * units, dtype, time * stacked))
@@ -396,14 +359,8 @@ def _cells(
     """Return the activations, which are computed where their product lies."""
     _, sigmoids, tanhs = kind
     counts = {"fused.Sigmoid": sigmoids, "fused.Tanh": tanhs}
-    return tuple(
-        elementwise(op_class, count * units, dtype)._replace(
-            bytes_moved=0.0,
-            times=float(steps),
-        )
-        for op_class, count in counts.items()
-        if count
-    )
+    works = (elementwise(of, n * units, dtype) for of, n in counts.items() if n)
+    return tuple(w._replace(bytes_moved=0.0, times=float(steps)) for w in works)
 
 
 _SPLIT_REDUCTION = 512
@@ -549,8 +506,7 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.CROSS_ENTROPY, partial(_rows, "cross_entropy")),
     **dict.fromkeys(op_classes.GATHER, _gather),
     **dict.fromkeys(op_classes.SEGMENT, _segment),
-    **dict.fromkeys(op_classes.MATMULS, matmul),
-    **dict.fromkeys(op_classes.BATCH_MATMULS, batch_matmul),
+    **dict.fromkeys(op_classes.MATMULS | op_classes.BATCH_MATMULS, matmul),
     **dict.fromkeys(op_classes.CONVOLUTIONS, convolution),
     **dict.fromkeys(op_classes.DEPTHWISE, depthwise),
     **dict.fromkeys(op_classes.BATCH_NORMS, _batch_norm),
@@ -558,11 +514,10 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(EINSUM_OPS, einsum),
     "XlaDot": xla_dot,
     "XlaConv": xla_convolution,
-    **dict.fromkeys(_BLOCK_LSTM, block_lstm),
-    **dict.fromkeys(_CUDNN, cudnn),
+    **dict.fromkeys((op for op in RECURRENT_OPS if "BlockLSTM" in op), lstm),
+    **dict.fromkeys((op for op in RECURRENT_OPS if "CudnnRNN" in op), cudnn),
     **dict.fromkeys(("GRUBlockCell", "GRUBlockCellGrad"), gru_cell),
-    "LSTMBlockCell": lstm_cell,
-    "LSTMBlockCellGrad": lstm_cell_gradient,
+    **dict.fromkeys(("LSTMBlockCell", "LSTMBlockCellGrad"), lstm),
     **dict.fromkeys(op_classes.UPDATES, _update),
     "AddN": _add_n,
     "BiasAdd": partial(_rows, "BiasAdd"),

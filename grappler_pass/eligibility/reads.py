@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -34,16 +35,8 @@ from grappler_pass.graph.walks import reached
 
 # A chain A -> float32 -> C is A -> C for these A alone: float32 holds all their values.
 HELD_BY_FLOAT32 = frozenset(
-    {
-        types_pb2.DT_FLOAT,
-        types_pb2.DT_HALF,
-        types_pb2.DT_BFLOAT16,
-        types_pb2.DT_BOOL,
-        types_pb2.DT_INT8,
-        types_pb2.DT_UINT8,
-        types_pb2.DT_INT16,
-        types_pb2.DT_UINT16,
-    }
+    types_pb2.DataType.Value(f"DT_{name}")
+    for name in "FLOAT HALF BFLOAT16 BOOL INT8 UINT8 INT16 UINT16".split()
 )
 NUMPY_DTYPES = {
     types_pb2.DT_HALF: np.dtype(np.float16),
@@ -128,21 +121,35 @@ class RefReads(NamedTuple):
     @classmethod
     def from_view(cls, view: Graph) -> RefReads:
         """Follow every ref variable of `view` to its readers and writers."""
-        memories = [memory for memory in _memories(view) if memory.writers]
+        variables: dict[object, list[Port]] = {}
+        for node in view.nodes:
+            if node.op in _VARIABLES:
+                attr = node.proto.attr
+                container, shared_name = (
+                    attr[name].s if name in attr else b""
+                    for name in ("container", "shared_name")
+                )
+                key = container, shared_name.decode() or node.name
+                variables.setdefault(key, []).append(Port(node.index, 0))
+        memories = [_memory(view, ports) for ports in variables.values()]
+        memories = [memory for memory in memories if memory.writers]
         if not memories:
             return cls()
-        watched = {i for memory in memories for i in memory.writers}
-        for memory in memories:
-            for port, reader in memory.readers:
-                watched |= {port.node, reader.node}
-        order = Precedence(view, watched)
-        ports = frozenset(port for memory in memories for port in memory.ports)
+        order = Precedence(
+            view,
+            itertools.chain.from_iterable(
+                (*memory.writers, port.node, reader.node)
+                for memory in memories
+                for port, reader in memory.readers
+            ),
+        )
         late = frozenset(
             reader
             for memory in memories
             for port, reader in memory.readers
             if _is_late(view, order, port, reader, memory.writers)
         )
+        ports = frozenset(port for memory in memories for port in memory.ports)
 
         def passing_before(inputs: Iterable[Port]) -> list[int]:
             return [p.node for p in inputs if view.nodes[p.node].op in _PASSING]
@@ -204,34 +211,24 @@ class _Memory(NamedTuple):
     writers: frozenset[int]
 
 
-def _memories(view: Graph) -> Iterator[_Memory]:
-    variables: dict[object, list[Port]] = {}
-    for node in view.nodes:
-        if node.op in _VARIABLES:
-            attr = node.proto.attr
-            container = attr["container"].s if "container" in attr else b""
-            shared_name = attr["shared_name"].s if "shared_name" in attr else b""
-            key = container, shared_name.decode() or node.name
-            variables.setdefault(key, []).append(Port(node.index, 0))
-    for waiting in variables.values():
-        ports = set(waiting)
-        readers: list[tuple[Port, Reader]] = []
-        writers: set[int] = set()
-        for port in waiting:
-            for reader in view.readers(port):
-                node = view.nodes[reader.node]
-                readers.append((port, reader))
-                if writes := reader.input in _written_inputs(node.op):
-                    writers.add(node.index)
-                if writes or node.op in _PASSING:
-                    more = {
-                        passed
-                        for passed in view.output_ports(node.index)
-                        if node.op != "IdentityN" or passed.output == reader.input
-                    }
-                    waiting.extend(sorted(more - ports))
-                    ports |= more
-        yield _Memory(frozenset(ports), tuple(readers), frozenset(writers))
+def _memory(view: Graph, starts: Iterable[Port]) -> _Memory:
+    """Follow the memory of a variable to what passes it on, reads and writes it."""
+    readers: list[tuple[Port, Reader]] = []
+    writers: set[int] = set()
+
+    def passed_on(port: Port) -> Iterator[Port]:
+        for reader in view.readers(port):
+            readers.append((port, reader))
+            node = view.nodes[reader.node]
+            if writes := reader.input in _written_inputs(node.op):
+                writers.add(node.index)
+            if writes or node.op in _PASSING:
+                for passed in view.output_ports(node.index):
+                    if node.op != "IdentityN" or passed.output == reader.input:
+                        yield passed
+
+    ports = frozenset(reached(starts, passed_on))
+    return _Memory(ports, tuple(readers), frozenset(writers))
 
 
 @functools.cache
@@ -252,7 +249,7 @@ class Precedence:
 
     def __init__(self, view: Graph, watched: Iterable[int]) -> None:
         """Find which of the `watched` nodes, by number, lead to which."""
-        self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
+        self._bit = {node: 1 << i for i, node in enumerate(sorted({*watched}))}
         self._masks = [0] * len(view.nodes)
         # Each sweep passes every node's ancestors on, until no back edge brings news.
         news = True
@@ -312,19 +309,23 @@ class VariableReads(NamedTuple):
         updated = variables_updated_by_rows(view) & all_reads.keys()
         copies = frozenset(read for key in updated for read in all_reads[key])
         refs = RefReads.from_view(view)
-        reads: dict[object, list[int]] = {}
-        for key, own in all_reads.items():
-            # What may be fed neither shares a cast nor moves.
-            free = [i for i in own if view.nodes[i].name not in view.item.untouchable]
-            is_in_loop = bool(free) and view.frame(free[0]) is not None
-            if key != _ANY and (len(free) > 1 or is_in_loop):
-                reads[key] = free
+        # What may be fed neither shares a cast nor moves.
+        reads = {
+            key: [i for i in own if view.nodes[i].name not in view.item.untouchable]
+            for key, own in all_reads.items()
+            if key != _ANY
+        }
+        reads = {
+            key: own
+            for key, own in reads.items()
+            if len(own) > 1 or (own and view.frame(own[0]) is not None)
+        }
         if not reads:
             return cls({}, {}, copies, refs)
         writers = _writers_by_variable(view, reads.keys())
         outside = [node.index for node in view.nodes if node.op in _CALLS_OUTSIDE]
-        watched = {i for ids in (*reads.values(), *writers.values()) for i in ids}
-        before = Precedence(view, watched.union(outside))
+        watched = itertools.chain(*reads.values(), *writers.values(), outside)
+        before = Precedence(view, watched)
         canonical: dict[Port, Port] = {}
         hoists: dict[Port, tuple[int, ...]] = {}
         for key, own in reads.items():
