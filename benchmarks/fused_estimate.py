@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 
 from grappler_pass.costs import op_classes
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
-from grappler_pass.costs.roofline import Roofline
+from grappler_pass.costs.times import Roofline
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import NO_SLOT
 from grappler_pass.graph.view import Port

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
-from grappler_pass.costs.grid import monotone
 from grappler_pass.costs.op_classes import COLD
+from grappler_pass.costs.times import monotone
 from tf_amp.calibrate.profile import CPU, call_seconds, chained, timing_run
 from tf_amp.run.graph_run import GraphRun, elapsed
 

@@ -35,9 +35,8 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from grappler_pass.costs.atomic_file import replacing
-from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.op_classes import COLD, UNALIGNED, axes_of
-from grappler_pass.costs.roofline import Multiprocessors, Roofline
+from grappler_pass.costs.times import Grid, Multiprocessors, Roofline
 from grappler_pass.errors import AmpError
 
 FORMAT = 1

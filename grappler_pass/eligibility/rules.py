@@ -3,7 +3,7 @@
 Low precision starts at allow ops and floods through clear and infer ops, both ways over
 float32 edges, as far as the rules leave room. A rule looks at the graph as given and
 names the slots it refuses; `_RULES` is the whole of it. Costs are not looked at:
-`assignment` chooses among what is eligible here.
+`coloring` chooses among what is eligible here.
 """
 
 from __future__ import annotations

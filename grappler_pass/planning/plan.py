@@ -1,6 +1,6 @@
 """The plan: a dtype for every slot, with the reason and the cost terms.
 
-It is data that sorts and filters itself, made by `assignment` and carried out by
+It is data that sorts and filters itself, made by `coloring` and carried out by
 `rewriting`. Tables, JSON and pages of it are made by `tf_amp.report`, which is loaded
 when they are asked for.
 

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceKey, DeviceProfile, nearest_to_cpu
 from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.grid import monotone, no_slower_than_parts
+from grappler_pass.costs.times import monotone, no_slower_than_parts
 from tf_amp.calibrate.cases import (
     COARSE,
     Build,

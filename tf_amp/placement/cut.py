@@ -32,7 +32,7 @@ from grappler_pass.graph.type_slots import (
 )
 from grappler_pass.graph.view import Graph, Item, Node
 from grappler_pass.graph.walks import function_attrs
-from grappler_pass.planning.assignment import (
+from grappler_pass.planning.coloring import (
     FLOAT32_SIDE,
     CastTerm,
     Problem,

@@ -16,7 +16,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.calls import Product, Work
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.costs.roofline import Roofline
+from grappler_pass.costs.times import Roofline
 from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import dtype_name

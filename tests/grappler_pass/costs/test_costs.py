@@ -7,8 +7,8 @@ import pytest
 
 from grappler_pass.costs import DeviceProfile, OpCall, TensorSpec
 from grappler_pass.costs.calls import UNKNOWN_BATCH, UNKNOWN_DIMENSION, Work
-from grappler_pass.costs.grid import Grid, monotone, no_slower_than_parts
 from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.times import Grid, monotone, no_slower_than_parts
 from tests.op_calls import (
     MEASURED,
     MODELS,

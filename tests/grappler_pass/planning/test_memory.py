@@ -19,8 +19,8 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import Graph, Item
 from grappler_pass.pipeline import Settings, plan_graph
+from grappler_pass.planning.decisions import peak_of
 from grappler_pass.planning.draft import CastPlan, Draft, plan_casts
-from grappler_pass.planning.memory import peak_of
 from grappler_pass.planning.plan import Plan
 from tests.rewriters import settings_of
 from tests.sketch import sketch
