@@ -116,14 +116,3 @@ def masked_words() -> UserProgram:
         return tf.reduce_sum(each * known) / (tf.reduce_sum(known) + 1e-5)
 
     return trained(loss, ids(_BATCH, _LENGTH, below=200), ids(_BATCH, 4, below=_LENGTH))
-
-
-PROGRAMS = (
-    masked_by_minus_1e9,
-    masked_by_the_least_float,
-    masked_by_infinity,
-    slopes_of_distance,
-    rotated_positions,
-    padded_batches,
-    masked_words,
-)

@@ -67,6 +67,12 @@ def weight(*shape: int, scale: float | None = None) -> tf.Variable:
     return tf.Variable(value.astype(np.float32))
 
 
+def network(outputs: int, last: Any = None, first: str = "relu") -> keras.Sequential:
+    """Return two dense layers with their activations, the first of 32 features."""
+    layers = [keras.layers.Dense(32, first), keras.layers.Dense(outputs, last)]
+    return keras.Sequential(layers)
+
+
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Return the mean loss of whole labels."""
     return tf.reduce_mean(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 
 from tests.programs_of_users import (
     attention,
@@ -26,8 +28,19 @@ _MODULES = (
     *(losses, normalizations, attention, indices, loops, derivatives, densities),
     *(images, training, decisions, graphs_of_tensorflow),
 )
+
+
+def _programs_of(module: types.ModuleType) -> Iterator[Callable[[], UserProgram]]:
+    """Yield the public functions of a module, in their order, and what it lists."""
+    for name, made in vars(module).items():
+        is_own = inspect.isfunction(made) and made.__module__ == module.__name__
+        if is_own and not name.startswith("_"):
+            yield made
+    yield from getattr(module, "PROGRAMS", ())
+
+
 BY_NAME: Mapping[str, Callable[[], UserProgram]] = {
-    make.__name__: make for module in _MODULES for make in module.PROGRAMS
+    make.__name__: make for module in _MODULES for make in _programs_of(module)
 }
 _PLANS = tuple(itertools.product(("O1", "O2"), ("cpu-avx512-bf16", "a100", "h100")))
 

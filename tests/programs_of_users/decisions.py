@@ -6,14 +6,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.programs_of_users.building import UserProgram, ids, normal, trained, weight
+from tests.programs_of_users.building import (
+    UserProgram,
+    ids,
+    network,
+    normal,
+    trained,
+    weight,
+)
 
 _ROWS, _WIDTH = 16, 32
-
-
-def _network(outputs: int) -> keras.Sequential:
-    layers = [keras.layers.Dense(_WIDTH, "relu"), keras.layers.Dense(outputs)]
-    return keras.Sequential(layers)
 
 
 def factors_of_ratings() -> UserProgram:
@@ -33,7 +35,7 @@ def factors_of_ratings() -> UserProgram:
 
 def interactions_of_features() -> UserProgram:
     """Return DLRM: products of all pairs of embeddings beside dense features."""
-    tables, bottom, top = weight(6 * 100, 16, scale=0.2), _network(16), _network(1)
+    tables, bottom, top = weight(6 * 100, 16, scale=0.2), network(16), network(1)
 
     def loss(x: tf.Tensor, chosen: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         rows = tf.gather(tables, chosen + 100 * tf.range(6))
@@ -54,7 +56,7 @@ def interactions_of_features() -> UserProgram:
 
 def action_values() -> UserProgram:
     """Return DQN: a target by another network's best action, and Huber's loss."""
-    net, other = _network(4), weight(_WIDTH, 4)
+    net, other = network(4), weight(_WIDTH, 4)
 
     def loss(
         state: tf.Tensor, action: tf.Tensor, reward: tf.Tensor, after: tf.Tensor
@@ -75,7 +77,7 @@ def action_values() -> UserProgram:
 
 def ratios_of_policies() -> UserProgram:
     """Return PPO: the exponent of a difference of logarithms, clipped at 0.2."""
-    net = _network(4)
+    net = network(4)
 
     def loss(
         state: tf.Tensor, action: tf.Tensor, old: tf.Tensor, advantage: tf.Tensor
@@ -99,7 +101,7 @@ def ratios_of_policies() -> UserProgram:
 
 def squashed_actions() -> UserProgram:
     """Return the density of SAC: a logarithm of 1 - tanh(u)^2 + 1e-6."""
-    net = _network(8)
+    net = network(8)
 
     def loss(state: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
         mean, log_scale = tf.split(net(state), 2, -1)
@@ -113,7 +115,7 @@ def squashed_actions() -> UserProgram:
 
 def returns_of_an_episode() -> UserProgram:
     """Return discounted returns of 200 steps and the loss of a critic."""
-    critic = _network(1)
+    critic = network(1)
 
     def loss(states: tf.Tensor, rewards: tf.Tensor) -> tf.Tensor:
         returns = tf.scan(
@@ -150,7 +152,7 @@ def spectrum_of_sound() -> UserProgram:
 
 def fields_of_labels() -> UserProgram:
     """Return a conditional random field: a logarithm of sums over all paths."""
-    net, moves = _network(6), weight(6, 6)
+    net, moves = network(6), weight(6, 6)
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         scores = net(x)
@@ -166,15 +168,3 @@ def fields_of_labels() -> UserProgram:
         return tf.reduce_mean(tf.reduce_logsumexp(total, 1) - right)
 
     return trained(loss, normal(4, 8, _WIDTH), ids(4, 8, below=6))
-
-
-PROGRAMS = (
-    factors_of_ratings,
-    interactions_of_features,
-    action_values,
-    ratios_of_policies,
-    squashed_actions,
-    returns_of_an_episode,
-    spectrum_of_sound,
-    fields_of_labels,
-)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.programs_of_users.building import (
     UserProgram,
+    network,
     normal,
     trained,
     uniform,
@@ -18,18 +19,13 @@ _ROWS, _WIDTH = 16, 32
 _LOG_2PI = float(np.log(2 * np.pi))
 
 
-def _network(outputs: int) -> keras.Sequential:
-    layers = [keras.layers.Dense(_WIDTH, "relu"), keras.layers.Dense(outputs)]
-    return keras.Sequential(layers)
-
-
 def _gaussian(x: tf.Tensor, mean: tf.Tensor, log_scale: tf.Tensor) -> tf.Tensor:
     return -0.5 * ((x - mean) * tf.exp(-log_scale)) ** 2 - log_scale - 0.5 * _LOG_2PI
 
 
 def coupling_flow() -> UserProgram:
     """Return RealNVP: two couplings and the logarithm of their determinants."""
-    nets = [_network(_WIDTH) for _ in range(2)]
+    nets = [network(_WIDTH) for _ in range(2)]
 
     def loss(x: tf.Tensor) -> tf.Tensor:
         total = tf.zeros(_ROWS)
@@ -47,7 +43,7 @@ def coupling_flow() -> UserProgram:
 
 def variational_autoencoder() -> UserProgram:
     """Return a VAE with a weight of 0.5 on its divergence."""
-    encoder, decoder = _network(16), _network(_WIDTH)
+    encoder, decoder = network(16), network(_WIDTH)
 
     def loss(x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
         mean, log_variance = tf.split(encoder(x), 2, -1)
@@ -64,7 +60,7 @@ def variational_autoencoder() -> UserProgram:
 
 def mixture_density() -> UserProgram:
     """Return the likelihood of a mixture of five normal densities."""
-    net = _network(15)
+    net = network(15)
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         logits, mean, log_scale = tf.split(net(x), 3, -1)
@@ -93,7 +89,7 @@ def gaussian_process() -> UserProgram:
 
 def diffusion() -> UserProgram:
     """Return the training of DDPM, with 1,000 levels of noise."""
-    net = _network(_WIDTH)
+    net = network(_WIDTH)
     betas = np.linspace(1e-4, 0.02, 1000)
     kept = tf.constant(np.cumprod(1 - betas), tf.float32)
 
@@ -150,7 +146,7 @@ def hamiltonian_sampler() -> UserProgram:
 
 def adversarial_pair() -> UserProgram:
     """Return a GAN: two optimizers, two tapes, logarithms of sigmoids."""
-    generator, critic = _network(_WIDTH), _network(1)
+    generator, critic = network(_WIDTH), network(1)
     first, second = keras.optimizers.Adam(1e-3), keras.optimizers.Adam(1e-3)
     generator.build((None, 8))
     critic.build((None, _WIDTH))
@@ -173,14 +169,3 @@ def adversarial_pair() -> UserProgram:
         return made, told
 
     return UserProgram(step, (normal(_ROWS, _WIDTH), normal(_ROWS, 8)), 2)
-
-
-PROGRAMS = (
-    coupling_flow,
-    variational_autoencoder,
-    mixture_density,
-    gaussian_process,
-    diffusion,
-    hamiltonian_sampler,
-    adversarial_pair,
-)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import keras
 import tensorflow as tf
 
-from tests.programs_of_users.building import UserProgram, ids, normal, trained, weight
+from tests.programs_of_users.building import (
+    UserProgram,
+    ids,
+    network,
+    normal,
+    trained,
+    weight,
+)
 
 _ROWS, _WIDTH = 16, 32
 
 
-def _network(outputs: int) -> keras.Sequential:
-    layers = [keras.layers.Dense(_WIDTH, "tanh"), keras.layers.Dense(outputs)]
-    return keras.Sequential(layers)
-
-
 def gradient_penalty() -> UserProgram:
     """Return the critic of WGAN-GP: the norm of a slope is to be one."""
-    critic = _network(1)
+    critic = network(1, first="tanh")
 
     def loss(real: tf.Tensor, fake: tf.Tensor, mix: tf.Tensor) -> tf.Tensor:
         between = mix * real + (1 - mix) * fake
@@ -39,7 +40,7 @@ def gradient_penalty() -> UserProgram:
 
 def physics_informed() -> UserProgram:
     """Return the residual of Burgers' equation: u_t + u u_x - 0.01 u_xx."""
-    net = _network(1)
+    net = network(1, first="tanh")
 
     def loss(t: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as second:
@@ -86,7 +87,7 @@ def learning_to_learn() -> UserProgram:
 
 def saliency() -> UserProgram:
     """Return the gradient of the best class' score by the input."""
-    net = _network(10)
+    net = network(10, first="tanh")
     net.build((None, _WIDTH))
 
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -100,7 +101,7 @@ def saliency() -> UserProgram:
 
 def adversarial_examples() -> UserProgram:
     """Return inputs after three steps by the sign of a gradient."""
-    net = _network(10)
+    net = network(10, first="tanh")
     net.build((None, _WIDTH))
 
     def step(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -118,7 +119,7 @@ def adversarial_examples() -> UserProgram:
 
 def jacobian_of_a_network() -> UserProgram:
     """Return the derivative of each output by each input, for each row."""
-    net = _network(4)
+    net = network(4, first="tanh")
     net.build((None, _WIDTH))
 
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -128,14 +129,3 @@ def jacobian_of_a_network() -> UserProgram:
         return tape.batch_jacobian(y, x)
 
     return UserProgram(step, (normal(_ROWS, _WIDTH),))
-
-
-PROGRAMS = (
-    gradient_penalty,
-    physics_informed,
-    product_with_the_hessian,
-    learning_to_learn,
-    saliency,
-    adversarial_examples,
-    jacobian_of_a_network,
-)

@@ -562,37 +562,8 @@ def _named(
     return program
 
 
+# Those that are made of tables; a module's public functions are programs by themselves.
 PROGRAMS = (
-    convolutions_and_norms,
-    convolutions_of_volumes_and_norms,
-    convolution_of_volumes,
-    convolution_per_channel,
-    convolutions_norms_and_dropout,
-    convolutions_and_poolings,
-    three_paths,
-    two_paths_and_a_shortcut,
-    loop_of_a_layer,
-    loop_of_variables_that_change_places,
-    recurrent_cell_and_an_array,
-    function_that_stays_a_function,
-    training_within_a_loop,
-    nothing_to_gain,
-    casts_of_its_own,
-    cast_of_conditions,
-    chain_of_all_lists,
-    clear_ops_in_both_directions,
-    fetches_amid_a_chain,
-    product_on_the_cpu,
-    identity_of_a_reference,
-    norm_of_a_batch_and_its_gradient,
-    lists_of_types,
-    loop_between_exponential_and_root,
-    products_of_batches,
-    list_by_index,
-    list_by_its_end,
-    list_of_rows,
-    lists_of_a_batch,
-    list_through_a_function,
     *(
         _named(f"{name}_between_products", _between_products, *what)
         for name, what in _FUNCTIONS.items()

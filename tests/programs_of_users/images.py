@@ -169,16 +169,3 @@ def grid_of_a_detector() -> UserProgram:
         return boxes, tf.gather(scores, kept)
 
     return UserProgram(step, (normal(1, 13, 13, _CHANNELS),))
-
-
-PROGRAMS = (
-    residual_network,
-    mobile_network,
-    patches,
-    bytes_as_pixels,
-    encoder_and_decoder,
-    super_resolution,
-    video,
-    boxes_of_anchors,
-    grid_of_a_detector,
-)

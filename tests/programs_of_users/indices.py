@@ -120,14 +120,3 @@ def remainders_of_times() -> UserProgram:
         return tf.reduce_mean(net(tf.concat((tf.sin(angles), tf.cos(angles)), -1)))
 
     return trained(loss, uniform(_ROWS, high=3e7))
-
-
-PROGRAMS = (
-    ids_among_features,
-    places_by_cumulative_sums,
-    vector_quantizer,
-    experts_by_top_k,
-    messages_of_a_graph,
-    counts_of_a_confusion_matrix,
-    remainders_of_times,
-)

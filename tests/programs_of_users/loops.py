@@ -137,14 +137,3 @@ def text_with_a_cache() -> UserProgram:
         return words.stack(), logits
 
     return UserProgram(step, (ids(4, below=64),), iterations=8)
-
-
-PROGRAMS = (
-    recurrence_by_hand,
-    bidirectional_lstm,
-    scan_of_a_filter,
-    differential_equation,
-    fixed_point,
-    mapped_rows,
-    text_with_a_cache,
-)

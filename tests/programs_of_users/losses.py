@@ -11,6 +11,7 @@ from tests.programs_of_users.building import (
     UserProgram,
     cross_entropy,
     ids,
+    network,
     normal,
     trained,
     uniform,
@@ -20,16 +21,8 @@ from tests.programs_of_users.building import (
 _ROWS, _WIDTH, _CLASSES = 16, 32, 10
 
 
-def _network(outputs: int, activation: Any = None) -> keras.Sequential:
-    layers = [
-        keras.layers.Dense(_WIDTH, "relu"),
-        keras.layers.Dense(outputs, activation),
-    ]
-    return keras.Sequential(layers)
-
-
 def _classifier(loss: Any, activation: Any = None) -> UserProgram:
-    net = _network(_CLASSES, activation)
+    net = network(_CLASSES, activation)
     return trained(
         lambda x, y: tf.reduce_mean(loss(y, net(x))),
         normal(_ROWS, _WIDTH),
@@ -73,7 +66,7 @@ def focal_loss() -> UserProgram:
 
 def binary_cross_entropy_of_probabilities() -> UserProgram:
     """Return the mean of logarithms of p and 1 - p, with an epsilon of 1e-7."""
-    net = _network(1, "sigmoid")
+    net = network(1, "sigmoid")
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         p = net(x)[:, 0]
@@ -113,7 +106,7 @@ def dice_loss() -> UserProgram:
 
 def huber_of_prices() -> UserProgram:
     """Return the Huber loss of targets around 1,000, of which a part is learned."""
-    net = _network(1)
+    net = network(1)
     loss = keras.losses.Huber(delta=10.0)
     return trained(
         lambda x, y: loss(y, 1000.0 + 20.0 * net(x)[:, 0]),
@@ -124,7 +117,7 @@ def huber_of_prices() -> UserProgram:
 
 def triplet_loss() -> UserProgram:
     """Return a triplet loss from squared distances of the form a2 + b2 - 2ab."""
-    net = _network(_WIDTH)
+    net = network(_WIDTH)
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         e = tf.math.l2_normalize(net(x), -1)
@@ -141,7 +134,7 @@ def triplet_loss() -> UserProgram:
 
 def contrastive_loss() -> UserProgram:
     """Return cross entropy of cosines over a temperature of 0.07, as CLIP has it."""
-    images, texts = _network(_WIDTH), _network(_WIDTH)
+    images, texts = network(_WIDTH), network(_WIDTH)
     temperature = tf.Variable(tf.math.log(1 / 0.07))
 
     def loss(x: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
@@ -160,7 +153,7 @@ def contrastive_loss() -> UserProgram:
 
 def ctc_loss() -> UserProgram:
     """Return the loss of unaligned labels."""
-    net = _network(_CLASSES)
+    net = network(_CLASSES)
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         logits = tf.transpose(net(x), [1, 0, 2])
@@ -173,7 +166,7 @@ def ctc_loss() -> UserProgram:
 
 def distillation() -> UserProgram:
     """Return the divergence from a teacher at a temperature of 4."""
-    student, teacher = _network(_CLASSES), weight(_WIDTH, _CLASSES)
+    student, teacher = network(_CLASSES), weight(_WIDTH, _CLASSES)
 
     def loss(x: tf.Tensor) -> tf.Tensor:
         p = tf.nn.softmax(tf.stop_gradient(x @ teacher) / 4)
@@ -186,7 +179,7 @@ def distillation() -> UserProgram:
 
 def angular_margin() -> UserProgram:
     """Return ArcFace: cross entropy of cosines, the right one by 0.5 further off."""
-    net, centers = _network(_WIDTH), weight(_WIDTH, _CLASSES)
+    net, centers = network(_WIDTH), weight(_WIDTH, _CLASSES)
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         e = tf.math.l2_normalize(net(x), -1)
@@ -201,7 +194,7 @@ def angular_margin() -> UserProgram:
 
 def quantiles() -> UserProgram:
     """Return the pinball loss of five quantiles."""
-    net = _network(5)
+    net = network(5)
     levels = tf.constant([0.05, 0.25, 0.5, 0.75, 0.95])
 
     def loss(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -209,20 +202,3 @@ def quantiles() -> UserProgram:
         return tf.reduce_mean(tf.maximum(levels * error, (levels - 1) * error))
 
     return trained(loss, normal(_ROWS, _WIDTH), uniform(_ROWS, high=50.0))
-
-
-PROGRAMS = (
-    label_smoothing,
-    logarithm_of_a_softmax,
-    class_weights,
-    focal_loss,
-    binary_cross_entropy_of_probabilities,
-    dice_loss,
-    huber_of_prices,
-    triplet_loss,
-    contrastive_loss,
-    ctc_loss,
-    distillation,
-    angular_margin,
-    quantiles,
-)

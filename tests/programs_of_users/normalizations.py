@@ -104,14 +104,3 @@ def spectral_normalization() -> UserProgram:
     return _images(
         keras.layers.SpectralNormalization(keras.layers.Conv2D(16, 3, padding="same"))
     )
-
-
-PROGRAMS = (
-    layer_normalization_by_hand,
-    root_mean_square_normalization,
-    unit_length,
-    moments_of_the_batch,
-    batch_normalization,
-    group_normalization,
-    spectral_normalization,
-)

@@ -162,15 +162,3 @@ def two_losses() -> UserProgram:
     return trained(
         loss, *_BATCH, optimizer=keras.optimizers.SGD(1e-3, momentum=0.9, nesterov=True)
     )
-
-
-PROGRAMS = (
-    clipping,
-    accumulation,
-    average_of_weights,
-    adam_by_hand,
-    sharpness_aware,
-    weight_decay_and_schedule,
-    penalty_of_weights,
-    two_losses,
-)
