@@ -1,7 +1,5 @@
 """Audits: plans for devices that are not present, and what holds them back."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

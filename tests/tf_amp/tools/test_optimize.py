@@ -1,9 +1,5 @@
 """`tf_amp.optimize` on whatever is at hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,24 +11,22 @@ EPSILON = 2.0**-8
 PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
-def values(*shape: int) -> tf.Tensor:
+def values(*shape):
     return tf.constant(np.random.default_rng(1).normal(size=shape), tf.float32)
 
 
 @pytest.fixture
-def weights() -> tf.Variable:
+def weights():
     return tf.Variable(values(SIZE, SIZE) / SIZE**0.5)
 
 
-def error(expected: tf.Tensor, actual: tf.Tensor) -> float:
+def error(expected, actual):
     return float(tf.norm(expected - actual) / tf.norm(expected))
 
 
-def test_a_function_with_arguments_gives_a_concrete_function(
-    weights: tf.Variable,
-) -> None:
+def test_a_function_with_arguments_gives_a_concrete_function(weights):
     @tf.function
-    def fn(x: Any, *, scale: float) -> Any:
+    def fn(x, *, scale):
         return {"y": tf.nn.relu(x @ weights) * scale, "nothing": None}
 
     x = values(8, SIZE)
@@ -43,7 +37,7 @@ def test_a_function_with_arguments_gives_a_concrete_function(
     assert 0.0 < error(expected["y"], result["y"]) < 4 * EPSILON
 
 
-def test_a_concrete_function_keeps_its_signature(weights: tf.Variable) -> None:
+def test_a_concrete_function_keeps_its_signature(weights):
     fn = tf.function(lambda x, y: (x @ weights, y)).get_concrete_function(
         tf.TensorSpec((None, SIZE), name="x"), y=tf.TensorSpec((), tf.int64)
     )
@@ -54,7 +48,7 @@ def test_a_concrete_function_keeps_its_signature(weights: tf.Variable) -> None:
     assert 0.0 < error(values(8, SIZE) @ weights, product) < 4 * EPSILON
 
 
-def test_variables_are_shared_and_have_gradients(weights: tf.Variable) -> None:
+def test_variables_are_shared_and_have_gradients(weights):
     fn = tf.function(lambda x: tf.reduce_sum(x @ weights))
     optimized = tf_amp.optimize(fn, values(8, SIZE), **PLANNED)
     with tf.GradientTape() as tape:
@@ -68,11 +62,11 @@ def test_variables_are_shared_and_have_gradients(weights: tf.Variable) -> None:
     )
 
 
-def test_updates_happen_once_and_in_float32(weights: tf.Variable) -> None:
+def test_updates_happen_once_and_in_float32(weights):
     step = tf.Variable(0)
 
     @tf.function
-    def train(x: Any) -> Any:
+    def train(x):
         step.assign_add(1)
         return weights.assign_sub(tf.matmul(x, x) * 2.0**-20)
 
@@ -84,7 +78,7 @@ def test_updates_happen_once_and_in_float32(weights: tf.Variable) -> None:
     assert 0.0 < error(tf.matmul(x, x) * 2.0**-20, change) < 0.1
 
 
-def test_a_keras_model_gives_a_callable_like_it() -> None:
+def test_a_keras_model_gives_a_callable_like_it():
     import keras
 
     keras.utils.set_random_seed(1)
@@ -98,7 +92,7 @@ def test_a_keras_model_gives_a_callable_like_it() -> None:
     assert bool(tf.reduce_any(optimized(x, training=True) == 0.0))
 
 
-def test_a_graph_is_given_back_with_its_fetches() -> None:
+def test_a_graph_is_given_back_with_its_fetches():
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, (None, SIZE), name="x")
         tf.identity(tf.nn.relu(x @ values_of(SIZE)), name="y")
@@ -112,22 +106,22 @@ def test_a_graph_is_given_back_with_its_fetches() -> None:
     assert not any(name.startswith("_tf_amp") for n in made.node for name in n.attr)
 
 
-def values_of(size: int) -> Any:
+def values_of(size):
     return np.random.default_rng(1).normal(size=(size, size)).astype("float32")
 
 
-def test_what_does_not_pay_stays_as_it_is() -> None:
+def test_what_does_not_pay_stays_as_it_is():
     fn = tf.function(lambda x: x @ x)
     x = values(4, 4)
     optimized = tf_amp.optimize(fn, x, device_profile="cpu-avx512-bf16")
     assert np.array_equal(optimized(x), fn(x))
 
 
-def test_a_graph_without_fetches_is_refused() -> None:
+def test_a_graph_without_fetches_is_refused():
     with pytest.raises(ValueError, match="needs fetches"):
         tf_amp.optimize(tf.Graph().as_graph_def())
 
 
-def test_what_is_no_function_is_refused_with_what_is_allowed() -> None:
+def test_what_is_no_function_is_refused_with_what_is_allowed():
     with pytest.raises(TypeError, match=r"received 'model'; allowed are .* convert"):
         tf_amp.optimize("model")

@@ -1,9 +1,5 @@
 """Jobs, samples and records, as a measurement would make them."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 from tf_amp.tools.bench.job import FUNCTION, BenchJob, Program
 from tf_amp.tools.bench.journal import OpCounts, Sample
 from tf_amp.tools.bench.record import BenchRecord, Context
@@ -11,9 +7,7 @@ from tf_amp.tools.bench.record import BenchRecord, Context
 CONTEXT = Context((("Python", "3"),), "a processor", "", "today")
 
 
-def job_of(
-    *methods: str, batches: tuple[int | None, ...] = (8,), mode: str = "train"
-) -> BenchJob:
+def job_of(*methods, batches=(8,), mode="train"):
     return BenchJob(
         Program(FUNCTION, "module:function"),
         mode,
@@ -24,14 +18,7 @@ def job_of(
     )
 
 
-def samples_of(
-    method: str,
-    seconds: Sequence[float],
-    *,
-    values: Sequence[float] = (1.0, 2.0),
-    low: int | None = 0,
-    batch: int | None = 8,
-) -> list[Sample]:
+def samples_of(method, seconds, *, values=(1.0, 2.0), low=0, batch=8):
     """Return a sample for each round, with so many seconds per step."""
     ops = None if low is None else OpCounts(9, low, low, 0)
     return [
@@ -50,5 +37,5 @@ def samples_of(
     ]
 
 
-def record_of(job: BenchJob, *samples: Sequence[Sample]) -> BenchRecord:
+def record_of(job, *samples):
     return BenchRecord(job, CONTEXT, tuple(each for some in samples for each in some))

@@ -1,9 +1,6 @@
 """What is to be measured: jobs, methods and their environments, digests of programs."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 import sys
 
 import pytest
@@ -27,7 +24,7 @@ from tf_amp.tools.bench.job import (
 )
 
 
-def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:
+def test_methods_take_turns_and_each_round_starts_with_the_next():
     sizes = [(r.round, r.batch) for r in job_of(batches=(1, 32)).runs(2)]
     assert sizes[::2] == [(0, 1), (0, 32), (1, 1), (1, 32)]
     runs = [(r.round, r.batch, r.method) for r in job_of("keras").runs(2)]
@@ -41,7 +38,7 @@ def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:
     ]
 
 
-def test_what_is_run_is_told_by_what_there_is(tmp_path: pathlib.Path) -> None:
+def test_what_is_run_is_told_by_what_there_is(tmp_path):
     script, model = tmp_path / "train.py", tmp_path / "model"
     script.write_text("pass")
     model.mkdir()
@@ -54,14 +51,12 @@ def test_what_is_run_is_told_by_what_there_is(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["nowhere.py", "no:", ":no", "a/b:c", "a:b c"])
-def test_what_is_not_there_is_named(text: str) -> None:
+def test_what_is_not_there_is_named(text):
     with pytest.raises(ScriptMissingError, match="no such script or SavedModel"):
         program_of(text, (), None)
 
 
-def test_a_script_gets_its_batch_size_by_place_or_by_variable(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_script_gets_its_batch_size_by_place_or_by_variable(tmp_path):
     deaf, reading = tmp_path / "deaf.py", tmp_path / "reading.py"
     deaf.write_text("pass")
     reading.write_text("import os; os.environ['TF_AMP_BENCH_BATCH']")
@@ -72,7 +67,7 @@ def test_a_script_gets_its_batch_size_by_place_or_by_variable(
     assert batches_of(program_of("module:step", (), None), None) == (1, 8, 32)
 
 
-def test_float32_and_its_repetition_are_always_measured_first() -> None:
+def test_float32_and_its_repetition_are_always_measured_first():
     assert methods_from_text("tf-amp:o2, keras") == (
         "float32",
         "float32 again",
@@ -102,9 +97,7 @@ def test_float32_and_its_repetition_are_always_measured_first() -> None:
         ),
     ],
 )
-def test_what_stands_behind_tf_amp_are_its_settings(
-    method: str, settings: dict[str, str]
-) -> None:
+def test_what_stands_behind_tf_amp_are_its_settings(method, settings):
     assert methods_from_text(method)[-1] == method
     assert settings_of_method(method) == settings
 
@@ -116,7 +109,7 @@ def test_what_stands_behind_tf_amp_are_its_settings(
         *("tf-amp:TUNE=", "tf-amp:TUNE=off+O2"),
     ],
 )
-def test_an_unknown_method_is_named_with_those_allowed(text: str) -> None:
+def test_an_unknown_method_is_named_with_those_allowed(text):
     with pytest.raises(ConfigError) as refused:
         methods_from_text(text)
     said = str(refused.value)
@@ -132,12 +125,12 @@ USERS = {
 }
 
 
-def variables(method: str, *, is_warm: bool = False) -> dict[str, str]:
+def variables(method, *, is_warm=False):
     job = dataclasses.replace(job_of(), is_warm=is_warm, settings=settings_of(USERS))
     return environment_of(job, Run(method, 8, 0), USERS, "fresh")
 
 
-def test_only_tf_amp_gets_settings_of_tf_amp() -> None:
+def test_only_tf_amp_gets_settings_of_tf_amp():
     for method in ("float32", "float32 again", "keras", "tensorflow"):
         assert variables(method) == {
             "HOME": "/home",
@@ -151,7 +144,7 @@ def test_only_tf_amp_gets_settings_of_tf_amp() -> None:
     assert variables("tf-amp", is_warm=True)["TF_AMP_CACHE"] == "own"
 
 
-def test_the_variable_of_the_batch_size_is_no_unknown_setting() -> None:
+def test_the_variable_of_the_batch_size_is_no_unknown_setting():
     assert AmpConfig.from_env(variables("tf-amp")).exclude == ("head/",)
 
 
@@ -159,7 +152,7 @@ RAISING = "raise AssertionError('imported')\n"
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def folder(tmp_path, monkeypatch):
     """Return the folder that one is in, with a package, a module and a SavedModel."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_package" / "bare").mkdir(parents=True)
@@ -187,9 +180,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
         ("own_module.py", "own_module.py"),
     ],
 )
-def test_an_edited_program_is_another_job(
-    folder: pathlib.Path, target: str, edited: str
-) -> None:
+def test_an_edited_program_is_another_job(folder, target, edited):
     before = program_of(target, (), None)
     assert before.digest and program_of(target, (), None) == before
     with (folder / edited).open("a") as file:
@@ -206,15 +197,13 @@ def test_an_edited_program_is_another_job(
         ("model", "model/kept.json"),
     ],
 )
-def test_files_that_are_not_run_are_not_looked_at(
-    folder: pathlib.Path, target: str, edited: str
-) -> None:
+def test_files_that_are_not_run_are_not_looked_at(folder, target, edited):
     before = program_of(target, (), None)
     (folder / edited).write_text("edited")
     assert program_of(target, (), None) == before
 
 
-def test_a_renamed_file_of_variables_is_another_model(folder: pathlib.Path) -> None:
+def test_a_renamed_file_of_variables_is_another_model(folder):
     before = digest_of_saved_model(folder / "model")
     data = folder / "model" / "variables" / "data"
     data.rename(data.with_name("other"))
@@ -222,13 +211,11 @@ def test_a_renamed_file_of_variables_is_another_model(folder: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("name", ["no_such_module", "no_such_package.models", "sys"])
-def test_a_module_without_a_file_is_left_to_the_worker(name: str) -> None:
+def test_a_module_without_a_file_is_left_to_the_worker(name):
     assert digest_of_module(name) == ""
 
 
-def test_the_module_is_that_of_the_present_folder(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_module_is_that_of_the_present_folder(folder, monkeypatch):
     inner = folder / "inner"
     inner.mkdir()
     (inner / "own_module.py").write_text("pass")
@@ -238,7 +225,7 @@ def test_the_module_is_that_of_the_present_folder(
     assert digest_of_module("own_module") != outer
 
 
-def test_a_file_that_cannot_be_read_is_named(folder: pathlib.Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(folder):
     (folder / "model" / "saved_model.pb").unlink()
     (folder / "model" / "saved_model.pb").symlink_to("/proc/self/mem")
     with pytest.raises(ConfigError, match=r"saved_model.pb cannot be read: "):

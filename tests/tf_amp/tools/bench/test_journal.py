@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import pathlib
 import time
 from typing import Any
 
@@ -16,7 +15,6 @@ from tf_amp.tools.bench.journal import (
     Ended,
     Journal,
     OpCounts,
-    Sample,
     lines_of,
     sample_of,
     sampled_values,
@@ -28,7 +26,7 @@ MIXED = {"total": 5, "low": 2, "casts": 1, "onednn": 0}
 PLAIN = {"total": 3, "low": 0, "casts": 0, "onednn": 0}
 
 
-def steps(kind: str, *seconds: float, count: int = 1) -> list[list[Any]]:
+def steps(kind, *seconds, count=1):
     ends = [101.0]
     for each in seconds:
         ends.append(ends[-1] + each)
@@ -37,15 +35,15 @@ def steps(kind: str, *seconds: float, count: int = 1) -> list[list[Any]]:
     ]
 
 
-def calls(number: int, begins: list[float], seconds: float) -> list[list[Any]]:
+def calls(number, begins, seconds):
     return [["call", number, begin, begin + seconds] for begin in begins]
 
 
-def sample(lines: list[list[Any]], mode: str = "train", ended: Ended = WELL) -> Sample:
+def sample(lines, mode="train", ended=WELL):
     return sample_of(RUN, mode, lines, ended)
 
 
-def test_a_step_takes_the_median_of_the_later_half() -> None:
+def test_a_step_takes_the_median_of_the_later_half():
     found = sample(steps("train", 9.0, 8.0, 7.0, 1.0, 6.0, 2.0))
     assert found.seconds == 2.0
     assert found.step_seconds == (9.0, 8.0, 7.0, 1.0, 6.0, 2.0)
@@ -56,7 +54,7 @@ def test_a_step_takes_the_median_of_the_later_half() -> None:
     assert sample(steps("train", *[4.0] * 6, count=4)).seconds == 1.0
 
 
-def test_the_mode_says_which_loop_of_keras_counts() -> None:
+def test_the_mode_says_which_loop_of_keras_counts():
     lines = steps("train", *[1.0] * 6) + steps("test", *[2.0] * 6)
     assert sample(lines).seconds == 1.0
     assert sample(lines, "infer").seconds == 2.0
@@ -64,7 +62,7 @@ def test_the_mode_says_which_loop_of_keras_counts() -> None:
     assert sample(lines, "infer").seconds == 3.0
 
 
-def test_without_keras_the_function_called_most_counts_with_what_is_between() -> None:
+def test_without_keras_the_function_called_most_counts_with_what_is_between():
     lines: list[list[Any]] = [
         ["function", 0, "__inference_train_step_12", MIXED],
         ["function", 1, "__inference_build_3", PLAIN],
@@ -79,7 +77,7 @@ def test_without_keras_the_function_called_most_counts_with_what_is_between() ->
     assert found.values == (1.0,)
 
 
-def test_operations_are_those_of_graphs_called_among_the_timed_steps() -> None:
+def test_operations_are_those_of_graphs_called_among_the_timed_steps():
     functions: list[list[Any]] = [
         ["function", 0, "step", MIXED],
         ["function", 1, "step", PLAIN],
@@ -102,13 +100,11 @@ def test_operations_are_those_of_graphs_called_among_the_timed_steps() -> None:
     ],
     ids=["none", "out of time", "few"],
 )
-def test_why_nothing_was_measured_is_said(
-    lines: list[list[Any]], ended: Ended, reason: str
-) -> None:
+def test_why_nothing_was_measured_is_said(lines, ended, reason):
     assert reason in sample(lines, ended=ended).failure
 
 
-def test_the_steps_of_a_process_that_was_ended_or_failed_after_them_are_used() -> None:
+def test_the_steps_of_a_process_that_was_ended_or_failed_after_them_are_used():
     ended = sample(steps("train", *[1.0] * 6), ended=Ended(-15, True, "", 7, 100.0))
     assert ended.seconds == 1.0 and ended.was_ended and not ended.failure
     failed = dataclasses.replace(WELL, status=1, errors="OSError: disk full")
@@ -147,18 +143,18 @@ Traceback (most recent call last):
     ],
 )
 def test_a_failure_is_told_in_one_line_with_the_type_of_the_exception(
-    status: int, errors: str, said: str
-) -> None:
+    status, errors, said
+):
     ended = dataclasses.replace(WELL, status=status, errors=errors)
     assert ended.failure == f"exit status {status}{said}"
 
 
-def test_many_steps_are_thinned() -> None:
+def test_many_steps_are_thinned():
     found = sample(steps("train", *[0.5] * 5000))
     assert len(found.step_seconds) == 1667 and found.seconds == 0.5
 
 
-def test_what_tf_amp_says_and_logs_is_noted() -> None:
+def test_what_tf_amp_says_and_logs_is_noted():
     log = "W0000 failures.py:76] graph 'step' stays float32: KeyError: 'x' (AMP202)\n"
     said = "x\ntf-amp: stays float32\ntf-amp: y\n"
     for errors, note, warning in (
@@ -173,7 +169,7 @@ def test_what_tf_amp_says_and_logs_is_noted() -> None:
         assert (found.note, found.warning) == (note, warning)
 
 
-def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
+def test_lines_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "journal"
     journal = Journal(path)
     assert journal.function("step", OpCounts(3, 2, 1, 0)) == 0
@@ -189,7 +185,7 @@ def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
     ]
 
 
-def test_a_torn_line_and_a_missing_file_are_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_torn_line_and_a_missing_file_are_nothing(tmp_path):
     path = tmp_path / "journal"
     assert lines_of(path) == []
     Journal(path).call(0, 1.0, 2.0)
@@ -198,7 +194,7 @@ def test_a_torn_line_and_a_missing_file_are_nothing(tmp_path: pathlib.Path) -> N
     assert lines_of(path) == [["call", 0, 1.0, 2.0]]
 
 
-def test_a_forked_child_writes_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_forked_child_writes_nothing(tmp_path):
     path = tmp_path / "journal"
     journal = Journal(path)
     child = os.fork()
@@ -210,8 +206,8 @@ def test_a_forked_child_writes_nothing(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_clock_stands_still_while_a_call_is_written_or_looked_at(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     journal = Journal(tmp_path / "journal")
     monkeypatch.setattr(journal, "_write", lambda *_: time.sleep(0.2))
     begin = journal.now()
@@ -221,9 +217,7 @@ def test_the_clock_stands_still_while_a_call_is_written_or_looked_at(
     assert journal.now() - begin < 0.2
 
 
-def test_no_more_is_written_of_one_thing_than_is_of_use(
-    tmp_path: pathlib.Path, monkeypatch
-) -> None:
+def test_no_more_is_written_of_one_thing_than_is_of_use(tmp_path, monkeypatch):
     monkeypatch.setattr("tf_amp.tools.bench.journal._MOST_LINES", 2)
     journal = Journal(tmp_path / "journal")
     for _ in range(3):
@@ -232,7 +226,7 @@ def test_no_more_is_written_of_one_thing_than_is_of_use(
     assert len(lines_of(tmp_path / "journal")) == 4
 
 
-def test_results_are_sampled_evenly_and_counts_left_out() -> None:
+def test_results_are_sampled_evenly_and_counts_left_out():
     import numpy as np
 
     ramp = np.arange(10_000, dtype=np.float32)
@@ -258,9 +252,7 @@ def test_results_are_sampled_evenly_and_counts_left_out() -> None:
         "\x00\xff",
     ],
 )
-def test_a_line_that_no_journal_has_is_left_out(
-    line: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_line_that_no_journal_has_is_left_out(line, tmp_path, caplog):
     path = tmp_path / "journal"
     Journal(path).call(0, 1.0, 2.0)
     with path.open("a") as file:

@@ -1,11 +1,8 @@
 """What is kept of a measurement, what it comes to, and how that is shown."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
-import pathlib
 import re
 
 import pytest
@@ -16,8 +13,6 @@ from tf_amp.errors import ConfigError
 from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Program
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.record import (
-    BenchRecord,
-    BenchRow,
     continued,
     largest_error,
     revision_of,
@@ -34,11 +29,11 @@ MEASURED = record_of(
 
 
 @pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
+def path(tmp_path):
     return tmp_path / "kept.json"
 
 
-def test_a_kept_job_goes_on_where_it_stopped(path: pathlib.Path) -> None:
+def test_a_kept_job_goes_on_where_it_stopped(path):
     assert continued(FRESH, path) == FRESH
     MEASURED.write(path)
     assert continued(FRESH, path) == MEASURED
@@ -46,9 +41,7 @@ def test_a_kept_job_goes_on_where_it_stopped(path: pathlib.Path) -> None:
     assert left == [("float32", 1), ("float32", 2), ("float32 again", 2)]
 
 
-def test_a_process_that_failed_is_run_again_if_not_after_its_steps(
-    path: pathlib.Path,
-) -> None:
+def test_a_process_that_failed_is_run_again_if_not_after_its_steps(path):
     (done,) = samples_of("float32", [0.1])
     late = dataclasses.replace(done, round=1, failure="after the steps that count")
     failed = Sample("float32", 8, 2, failure="ended by SIGKILL")
@@ -57,7 +50,7 @@ def test_a_process_that_failed_is_run_again_if_not_after_its_steps(
     assert continued(FRESH, path) == kept
 
 
-def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
+def test_another_job_is_refused_with_what_differs(path):
     MEASURED.write(path)
     other = dataclasses.replace(FRESH, job=job_of("keras", mode="infer"))
     with pytest.raises(ConfigError, match='another job: mode was "train", now "infer"'):
@@ -67,20 +60,18 @@ def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
         continued(dataclasses.replace(FRESH, context=newer), path)
 
 
-def record_with_digest(digest: str) -> BenchRecord:
+def record_with_digest(digest):
     target = dataclasses.replace(FRESH.job.target, digest=digest)
     return dataclasses.replace(FRESH, job=dataclasses.replace(FRESH.job, target=target))
 
 
-def test_a_file_that_does_not_tell_which_text_was_measured_is_refused(
-    path: pathlib.Path,
-) -> None:
+def test_a_file_that_does_not_tell_which_text_was_measured_is_refused(path):
     record_with_digest("").write(path)
     with pytest.raises(ConfigError, match="does not say which text of module:func"):
         continued(record_with_digest("one"), path)
 
 
-def test_another_day_is_no_other_job(path: pathlib.Path) -> None:
+def test_another_day_is_no_other_job(path):
     MEASURED.write(path)
     later = dataclasses.replace(FRESH.context, date="tomorrow")
     found = continued(dataclasses.replace(FRESH, context=later), path)
@@ -90,16 +81,14 @@ def test_another_day_is_no_other_job(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"version": 9}', "\xff", "[" * 100_000], ids=range(5)
 )
-def test_a_file_of_something_else_is_refused_and_kept(
-    path: pathlib.Path, text: str
-) -> None:
+def test_a_file_of_something_else_is_refused_and_kept(path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match="--json: "):
         continued(FRESH, path)
     assert path.read_text() == text
 
 
-def test_what_is_kept_is_standard_json_with_raw_steps(path: pathlib.Path) -> None:
+def test_what_is_kept_is_standard_json_with_raw_steps(path):
     samples = samples_of("float32", [0.1], values=(1.0, None))
     record_of(job_of(), samples).write(path)
     kept = json.loads(path.read_text(), parse_constant=pytest.fail)
@@ -118,9 +107,7 @@ def test_what_is_kept_is_standard_json_with_raw_steps(path: pathlib.Path) -> Non
         *(("step_seconds", each) for each in ("fast", -1.0, math.nan, 10**400)),
     ],
 )
-def test_a_file_that_was_changed_is_refused_by_its_name(
-    field: str, value: object, path: pathlib.Path
-) -> None:
+def test_a_file_that_was_changed_is_refused_by_its_name(field, value, path):
     MEASURED.write(path)
     kept = json.loads(path.read_text())
     if field == "step_seconds":
@@ -136,19 +123,19 @@ FLOAT32 = samples_of("float32", [0.100, 0.100, 0.100])
 AGAIN = samples_of("float32 again", [0.105, 0.100, 0.100])
 
 
-def row_of(samples: list[Sample], again: list[Sample] = AGAIN) -> BenchRow:
+def row_of(samples, again=AGAIN):
     job = job_of(samples[0].method)
     return summarized(job, [*FLOAT32, *again, *samples])[-1]
 
 
-def test_a_speed_up_is_of_medians_with_the_spread_of_the_rounds() -> None:
+def test_a_speed_up_is_of_medians_with_the_spread_of_the_rounds():
     found = speed_up_of({0: 2.0, 1: 4.0, 2: 5.0}, {0: 4.0, 1: 4.0, 3: 8.0})
     assert found is not None
     assert (found.median, found.lowest, found.highest) == (1.0, 1.0, 2.0)
     assert speed_up_of({0: 1.0}, {1: 1.0}) is None
 
 
-def test_an_error_is_relative_and_the_largest_of_the_rounds() -> None:
+def test_an_error_is_relative_and_the_largest_of_the_rounds():
     reference = {0: (3.0, 4.0), 1: (3.0, 4.0), 2: (0.0,)}
     assert largest_error({0: (3.0, 4.0), 1: (3.0, 4.5)}, reference) == 0.1
     assert largest_error({2: (0.0,)}, reference) == 0.0
@@ -170,27 +157,23 @@ def test_an_error_is_relative_and_the_largest_of_the_rounds() -> None:
         ([0.050, 0.050], "too few rounds"),
     ],
 )
-def test_a_difference_counts_beyond_every_round_of_the_noise(
-    seconds: list[float], verdict: str
-) -> None:
+def test_a_difference_counts_beyond_every_round_of_the_noise(seconds, verdict):
     assert row_of(samples_of("keras", seconds, low=1)).verdict == verdict
 
 
-def test_without_float32_nothing_is_compared() -> None:
+def test_without_float32_nothing_is_compared():
     (row,) = summarized(job_of("keras"), samples_of("keras", [0.1]))
     assert row.speed_up is None and row.error is None and row.verdict == ""
     assert row.items_per_second == pytest.approx(80.0)
 
 
-def test_the_repetition_shows_the_noise() -> None:
+def test_the_repetition_shows_the_noise():
     row = summarized(job_of(), [*FLOAT32, *AGAIN])[-1]
     assert cells(row)[4:6] == ("1.00 (0.95-1.00)", "noise 5%")
 
 
 @pytest.mark.parametrize(("low", "is_no_op"), [(0, True), (3, False), (None, False)])
-def test_a_method_that_ran_nothing_in_16_bits_is_a_no_op(
-    low: int | None, is_no_op: bool
-) -> None:
+def test_a_method_that_ran_nothing_in_16_bits_is_a_no_op(low, is_no_op):
     samples = samples_of("tensorflow", [0.1], low=low)
     assert row_of(samples).is_no_op is is_no_op
     (first, *others) = samples
@@ -201,7 +184,7 @@ def test_a_method_that_ran_nothing_in_16_bits_is_a_no_op(
     assert ("no-op" in cells(row_of(samples))[-1]) is is_no_op
 
 
-def test_what_the_table_cannot_show_is_remarked() -> None:
+def test_what_the_table_cannot_show_is_remarked():
     failed = Sample("keras", 8, 0, failure="exit status 1: no memory")
     mixed = samples_of("float32", [0.1], low=4)
     drawn = samples_of("float32 again", [0.1], values=(1.0, 2.1))
@@ -214,13 +197,13 @@ def test_what_the_table_cannot_show_is_remarked() -> None:
     assert "tensorflow, batch 8: results are not finite." in said
 
 
-def test_a_script_with_its_own_batch_size_has_no_items_per_second() -> None:
+def test_a_script_with_its_own_batch_size_has_no_items_per_second():
     samples = samples_of("float32", [0.1], batch=None)
     (row,) = summarized(job_of(batches=(None,)), samples)
     assert row.items_per_second is None and cells(row)[0] == "-"
 
 
-def test_steps_before_a_failure_count_and_a_process_without_any_is_told_first() -> None:
+def test_steps_before_a_failure_count_and_a_process_without_any_is_told_first():
     late, early = samples_of("keras", [0.05, 0.05], low=1)
     late = dataclasses.replace(late, failure="after the steps that count: late")
     early = dataclasses.replace(early, step_seconds=(), failure="early")
@@ -234,12 +217,12 @@ def test_steps_before_a_failure_count_and_a_process_without_any_is_told_first() 
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 
 
-def git(folder: pathlib.Path, *arguments: str) -> str:
+def git(folder, *arguments):
     return "\n".join(run(["git", "-C", str(folder), *AUTHOR, *arguments]).lines())
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     for name in ("code.py", "kept/results.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one")
@@ -249,7 +232,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_a_revision_has_a_plus_where_files_differ(folder: pathlib.Path) -> None:
+def test_a_revision_has_a_plus_where_files_differ(folder):
     revision = git(folder, "rev-parse", "--short=12", "HEAD")
     assert revision_of(folder) == revision_of(folder / "kept") == revision
     (folder / "code.py").write_text("two")
@@ -273,7 +256,7 @@ RECORD = record_of(
 )
 
 
-def test_the_table_has_a_line_for_each_method(capsys) -> None:
+def test_the_table_has_a_line_for_each_method(capsys):
     print_record(RECORD)
     printed = capsys.readouterr().out
     lines = [line.split() for line in printed.splitlines()]
@@ -294,9 +277,7 @@ def test_the_table_has_a_line_for_each_method(capsys) -> None:
         (200, ""),
     ],
 )
-def test_a_terminal_shows_whole_names_of_methods(
-    width: int, left_out: str, monkeypatch, capsys
-) -> None:
+def test_a_terminal_shows_whole_names_of_methods(width, left_out, monkeypatch, capsys):
     method = "tf-amp:O2+TUNE=off"
     record = record_of(
         job_of(method), RECORD.samples[:3], samples_of(method, [0.05, 0.06, 0.05])
@@ -311,18 +292,18 @@ def test_a_terminal_shows_whole_names_of_methods(
     assert said == left_out
 
 
-def noisy_record(*seconds: float, target: Program = MODULE) -> BenchRecord:
+def noisy_record(*seconds, target=MODULE):
     job = dataclasses.replace(job_of(), target=target)
     again = samples_of("float32 again", seconds)
     return record_of(job, samples_of("float32", [0.1] * len(seconds)), again)
 
 
-def last_line(record: BenchRecord, capsys: pytest.CaptureFixture[str]) -> str:
+def last_line(record, capsys):
     print_record(record)
     return capsys.readouterr().out.splitlines()[-1]
 
 
-def test_where_the_noise_is_large_the_last_line_says_what_to_do_next(capsys) -> None:
+def test_where_the_noise_is_large_the_last_line_says_what_to_do_next(capsys):
     record = noisy_record(0.1, 0.52, 0.1)
     assert last_line(record, capsys) == (
         "The noise is up to 420% and hides smaller differences; next: longer "
@@ -336,13 +317,13 @@ def test_where_the_noise_is_large_the_last_line_says_what_to_do_next(capsys) -> 
     )
 
 
-def test_where_the_noise_is_small_nothing_is_advised(capsys) -> None:
+def test_where_the_noise_is_small_nothing_is_advised(capsys):
     assert last_line(noisy_record(0.1, 0.12), capsys) == "today"
     alone = record_of(job_of(), samples_of("float32", [0.1]))
     assert last_line(alone, capsys) == "today"
 
 
-def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
+def test_the_page_needs_no_network_and_holds_no_foreign_markup():
     image, end = "<img src=x onerror=alert(1)>", "</script><script>alert(1)//"
     job = dataclasses.replace(RECORD.job, target=Program(SCRIPT, f"/{image}.py"))
     failed = Sample("tf-amp", 8, 1, failure=end)
@@ -354,5 +335,5 @@ def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
     assert "<script src=" not in page and '<link rel="stylesheet"' not in page
 
 
-def test_the_chart_is_a_png() -> None:
+def test_the_chart_is_a_png():
     assert png_of(RECORD).startswith(b"\x89PNG")

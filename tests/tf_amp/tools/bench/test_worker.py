@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import textwrap
 from typing import Any
 
@@ -14,9 +13,7 @@ from tests.tf_amp.compare.test_own_steps import run
 
 
 @pytest.mark.parametrize("tune", ["on", "off"])
-def test_what_tf_amp_compares_is_one_step_before_those_that_are_timed(
-    tune: str, tmp_path: pathlib.Path
-) -> None:
+def test_what_tf_amp_compares_is_one_step_before_those_that_are_timed(tune, tmp_path):
     code = f"""
 import json, pathlib
 from tf_amp.tools.bench import worker
@@ -89,13 +86,13 @@ ANSWERS = {
 }
 
 
-def printed(program: str, folder: pathlib.Path) -> list[str]:
+def printed(program, folder):
     (folder / "models.py").write_text(MODELS)
     return run_forked(ASKED.format(program=program), cwd=folder).lines()
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def answers(tmp_path_factory):
     """Return what each asked step computes, or why there is none, from one process."""
     program = """
 for asked in ASKED:
@@ -107,13 +104,11 @@ for asked in ASKED:
 
 
 @pytest.mark.parametrize(("asked", "answer"), ANSWERS.items())
-def test_a_function_makes_a_step_or_it_is_said_why_not(
-    answers: dict[str, str], asked: str, answer: str
-) -> None:
+def test_a_function_makes_a_step_or_it_is_said_why_not(answers, asked, answer):
     assert answer in answers[asked]
 
 
-def test_a_signature_is_run_on_made_up_batches(tmp_path: pathlib.Path) -> None:
+def test_a_signature_is_run_on_made_up_batches(tmp_path):
     program = """
 model = tf.Module()
 model.weight = tf.Variable(tf.ones((4, 2)))
@@ -160,9 +155,7 @@ print(options.get("auto_mixed_precision_onednn_bfloat16"))
         ("tf-amp:O2", OPTIONS, "None"),
     ],
 )
-def test_a_method_is_switched_on_as_its_documentation_says(
-    method: str, shown: str, printed: str
-) -> None:
+def test_a_method_is_switched_on_as_its_documentation_says(method, shown, printed):
     code = f"""
 from tf_amp.tools.bench import worker
 worker.switch_on({method!r})
@@ -172,7 +165,7 @@ import keras, tensorflow as tf, tf_keras
     assert printed in run_forked(code).lines()[-1]
 
 
-def test_settings_of_a_method_go_before_the_users() -> None:
+def test_settings_of_a_method_go_before_the_users():
     code = """
 from tf_amp.tools.bench import worker
 worker.switch_on("tf-amp:DTYPE=bfloat16+TUNE=off")
@@ -201,13 +194,13 @@ print(json.dumps(lines_of(pathlib.Path("journal"))))
 """
 
 
-def lines_written(program: str, folder: pathlib.Path) -> list[list[Any]]:
+def lines_written(program, folder):
     code = WATCHED.format(program=textwrap.dedent(program))
     found: list[list[Any]] = json.loads(run_forked(code, cwd=folder).lines()[-1])
     return found
 
 
-def test_batches_of_keras_are_steps_with_their_losses(tmp_path: pathlib.Path) -> None:
+def test_batches_of_keras_are_steps_with_their_losses(tmp_path):
     lines = lines_written(
         """
         keras.utils.set_random_seed(1)
@@ -237,9 +230,7 @@ def test_batches_of_keras_are_steps_with_their_losses(tmp_path: pathlib.Path) ->
 VALUES = ("values", "train")
 
 
-def test_calls_of_functions_are_seen_with_what_they_execute(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_calls_of_functions_are_seen_with_what_they_execute(tmp_path):
     lines = lines_written(
         """
         def product(x):
@@ -266,13 +257,11 @@ def test_calls_of_functions_are_seen_with_what_they_execute(
     assert compared == [[4.0] * 16] * 4
 
 
-def _named(lines: list[list[Any]], what: str, name: str) -> list[list[Any]]:
+def _named(lines, what, name):
     return [line for line in lines if line[0] == what and name in str(line[1])]
 
 
-def test_a_function_that_fails_at_first_is_known_at_its_next_call(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_function_that_fails_at_first_is_known_at_its_next_call(tmp_path):
     lines = lines_written(
         """
         checked = tf.function(lambda x: tf.debugging.check_numerics(x, "bad"))
@@ -288,7 +277,7 @@ def test_a_function_that_fails_at_first_is_known_at_its_next_call(
     assert [line[1] for line in lines if line[0] == "call"] == [number]
 
 
-def test_what_xla_compiles_is_read_from_its_definition(tmp_path: pathlib.Path) -> None:
+def test_what_xla_compiles_is_read_from_its_definition(tmp_path):
     lines = lines_written(
         """
         @tf.function
@@ -304,7 +293,7 @@ def test_what_xla_compiles_is_read_from_its_definition(tmp_path: pathlib.Path) -
     assert ops["low"] and ops["casts"] == 2
 
 
-def test_runs_of_a_session_are_calls(tmp_path: pathlib.Path) -> None:
+def test_runs_of_a_session_are_calls(tmp_path):
     lines = lines_written(
         """
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -327,13 +316,11 @@ def test_runs_of_a_session_are_calls(tmp_path: pathlib.Path) -> None:
     assert compared == [[2.0] * 4] * 4
 
 
-def _functions(lines: list[list[Any]]) -> list[list[Any]]:
+def _functions(lines):
     return [line for line in lines if line[0] == "function"]
 
 
-def test_both_instances_of_a_compared_function_are_told_apart(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_both_instances_of_a_compared_function_are_told_apart(tmp_path):
     lines = lines_written(
         """
         import tf_amp

@@ -1,16 +1,12 @@
 """What several tests of converting start from."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from tests import stored_models
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def model(tmp_path_factory):
     """Return the folder of a SavedModel of Keras."""
     folder = tmp_path_factory.mktemp("given") / "model"
     stored_models.functional(folder)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests import planted
 from tf_amp.tools.convert.models import compared
-from tf_amp.tools.verify.verification import Verification
 
 
-def double(x: tf.Tensor) -> dict[str, tf.Tensor]:
+def double(x):
     return {"twice": 2.0 * x, "count": tf.size(x)}
 
 
-def compared_with_double(mixed: Callable[..., object]) -> Verification:
+def compared_with_double(mixed):
     inputs = {"x": np.asarray(planted.rows())}
     return compared(double, mixed, inputs, low_dtype="bfloat16", name="double")
 
 
-def test_two_callables_are_compared_by_the_names_of_their_results() -> None:
+def test_two_callables_are_compared_by_the_names_of_their_results():
     near = compared_with_double(
         lambda x: double(tf.cast(tf.cast(x, tf.bfloat16), tf.float32))
     )
@@ -33,11 +30,11 @@ def test_two_callables_are_compared_by_the_names_of_their_results() -> None:
     assert far.failing[0].mixed.cosine == pytest.approx(-1.0)
 
 
-def test_weights_are_rounded_for_one_run_and_then_what_they_were() -> None:
+def test_weights_are_rounded_for_one_run_and_then_what_they_were():
     weight = tf.Variable(1.0 + 2.0**-9)
     seen: list[float] = []
 
-    def scaled(x: tf.Tensor) -> tf.Tensor:
+    def scaled(x):
         seen.append(float(weight))
         return x * weight
 

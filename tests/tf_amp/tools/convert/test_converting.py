@@ -7,7 +7,6 @@ import json
 import pathlib
 import pickle
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ class Converted:
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+def converted(tmp_path_factory):
     base = tmp_path_factory.mktemp("models")
     kinds = {**stored_models.KINDS, "frozen": stored_models.frozen}
     reports: dict[str, Any] = {}
@@ -65,20 +64,18 @@ KINDS = tuple(stored_models.KINDS)
 ENDINGS = {"frozen": ".pb"}
 
 
-def results_of(converted: Converted, name: str) -> list[dict[str, np.ndarray]]:
+def results_of(converted, name):
     found = converted.results[name]
     return [found] if isinstance(found, dict) else [found[0], found[2]]
 
 
-def relative_error(expected: np.ndarray, actual: np.ndarray) -> float:
+def relative_error(expected, actual):
     return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize("weights", ["float32", "low"])
 @pytest.mark.parametrize("kind", [*KINDS, "frozen"])
-def test_a_converted_model_runs_where_this_package_is_not(
-    converted: Converted, kind: str, weights: str
-) -> None:
+def test_a_converted_model_runs_where_this_package_is_not(converted, kind, weights):
     ending = ENDINGS.get(kind, "")
     expected = results_of(converted, f"{kind}-given{ending}")
     actual = results_of(converted, f"{kind}-{weights}{ending}")
@@ -90,16 +87,14 @@ def test_a_converted_model_runs_where_this_package_is_not(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_signatures_stay(converted: Converted, kind: str) -> None:
+def test_all_signatures_stay(converted, kind):
     _, expected, _ = converted.results[f"{kind}-given"]
     for weights in ("float32", "low"):
         assert converted.results[f"{kind}-{weights}"][1] == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_tags_and_objects_stay_and_every_attribute_has_a_value(
-    converted: Converted, kind: str
-) -> None:
+def test_names_tags_and_objects_stay_and_every_attribute_has_a_value(converted, kind):
     given = graph_of(converted.folder / f"{kind}-given")
     made = graph_of(converted.folder / f"{kind}-float32")
     assert names_in(made) >= names_in(given)
@@ -111,30 +106,30 @@ def test_names_tags_and_objects_stay_and_every_attribute_has_a_value(
             assert value.WhichOneof("value"), (node.name, name)
 
 
-def graph_of(path: pathlib.Path) -> Any:
+def graph_of(path):
     return files.read(path).meta_graphs[0]
 
 
-def nodes_of(meta_graph: Any) -> Iterator[tuple[str, Any]]:
+def nodes_of(meta_graph):
     graph_def = meta_graph.graph_def
     yield from (("", node) for node in graph_def.node)
     for function in graph_def.library.function:
         yield from ((function.signature.name, node) for node in function.node_def)
 
 
-def names_in(meta_graph: Any) -> set[tuple[str, str]]:
+def names_in(meta_graph):
     return {(function, node.name) for function, node in nodes_of(meta_graph)}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "frozen"])
-def test_a_converted_model_holds_no_marks(converted: Converted, kind: str) -> None:
+def test_a_converted_model_holds_no_marks(converted, kind):
     path = converted.folder / f"{kind}-low{ENDINGS.get(kind, '')}"
     path = path / "saved_model.pb" if path.is_dir() else path
     assert b"_tf_amp" not in path.read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["functional", "multi_input", "session", "frozen"])
-def test_low_weights_halve_the_size(converted: Converted, kind: str) -> None:
+def test_low_weights_halve_the_size(converted, kind):
     ending = ENDINGS.get(kind, "")
     report = converted.reports[f"{kind}-low{ending}"]
     given = converted.folder / f"{kind}-given{ending}"
@@ -144,9 +139,7 @@ def test_low_weights_halve_the_size(converted: Converted, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "frozen"])
-def test_float32_comes_back_as_it_was(
-    converted: Converted, kind: str, tmp_path: pathlib.Path
-) -> None:
+def test_float32_comes_back_as_it_was(converted, kind, tmp_path):
     ending = ENDINGS.get(kind, "")
     source = converted.folder / f"{kind}-float32{ending}"
     given, target = converted.folder / f"{kind}-given{ending}", tmp_path / "back.pb"
@@ -160,9 +153,7 @@ def test_float32_comes_back_as_it_was(
     assert not files.extras_of(target).exists()
 
 
-def test_low_weights_come_back_as_float32_values(
-    converted: Converted, tmp_path: pathlib.Path
-) -> None:
+def test_low_weights_come_back_as_float32_values(converted, tmp_path):
     tf_amp.convert(converted.folder / "functional-low", tmp_path / "back", to="float32")
     given, back = (
         tf.train.load_checkpoint(str(folder / "variables" / "variables"))
@@ -178,7 +169,7 @@ def test_low_weights_come_back_as_float32_values(
             assert 0 < np.abs(value - rounded).max() <= np.abs(value).max() * EPSILON
 
 
-def test_the_report_lies_beside_the_model(converted: Converted) -> None:
+def test_the_report_lies_beside_the_model(converted):
     report = converted.reports["functional-low"]
     folder = converted.folder / "functional-low" / files.EXTRAS
     told = json.loads((folder / "report.json").read_text())
@@ -191,18 +182,18 @@ def test_the_report_lies_beside_the_model(converted: Converted) -> None:
     assert (converted.folder / "frozen-low.pb.tf_amp" / "report.json").is_file()
 
 
-def test_a_variable_that_is_updated_stays_float32(tmp_path: pathlib.Path) -> None:
+def test_a_variable_that_is_updated_stays_float32(tmp_path):
     class Net(tf.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             self.counted = tf.Variable(tf.ones((64, 64)))
             self.read = tf.Variable(tf.ones((64, 64)))
 
         @tf.function(input_signature=[tf.TensorSpec((None, 64), name="x")])
-        def serve(self, x: Any) -> Any:
+        def serve(self, x):
             return {"y": x @ self.counted @ self.read}
 
         @tf.function(input_signature=[])
-        def count(self) -> Any:
+        def count(self):
             return self.counted.assign_add(tf.ones((64, 64)))
 
     net = Net()
@@ -219,9 +210,7 @@ def test_a_variable_that_is_updated_stays_float32(tmp_path: pathlib.Path) -> Non
     assert float(loaded.signatures["serving_default"](x=tf.ones((1, 64)))["y"][0, 0])
 
 
-def test_a_constant_that_16_bits_cannot_hold_stays_float32(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_constant_that_16_bits_cannot_hold_stays_float32(tmp_path):
     with tf.Graph().as_default() as graph:
         y = tf.compat.v1.placeholder(tf.float32, (None, 64), "x")
         for name, value in (("fits", 6e4), ("overflows", 7e4)):
@@ -232,9 +221,7 @@ def test_a_constant_that_16_bits_cannot_hold_stays_float32(
     assert report.storage.constants == ("fits",)
 
 
-def test_what_leaves_the_range_on_calibration_data_stays_float32(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_what_leaves_the_range_on_calibration_data_stays_float32(tmp_path):
     given = tmp_path / "given"
     inputs = stored_models.functional(given)
     np.savez(tmp_path / "data.npz", x=np.stack([inputs["x"], 1e4 * inputs["x"]]))
@@ -250,7 +237,7 @@ def test_what_leaves_the_range_on_calibration_data_stays_float32(
     assert "batch 2" in str(found[0].reason)
 
 
-def test_verification_runs_both_models(tmp_path: pathlib.Path) -> None:
+def test_verification_runs_both_models(tmp_path):
     given = tmp_path / "given.pb"
     stored_models.frozen(given)
     report = tf_amp.convert(given, tmp_path / "out.pb", verify=True, **PLANNED)
@@ -259,7 +246,7 @@ def test_verification_runs_both_models(tmp_path: pathlib.Path) -> None:
     assert report.is_verified
 
 
-def test_a_keras_file_is_converted(tmp_path: pathlib.Path) -> None:
+def test_a_keras_file_is_converted(tmp_path):
     import keras
 
     inputs = keras.Input((256,), name="x")

@@ -1,11 +1,7 @@
 """What cannot be converted: the message says why, and nothing is left behind."""
 
-from __future__ import annotations
-
-import pathlib
 import re
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,57 +20,123 @@ from tf_amp.errors import (
 )
 from tf_amp.tools.convert import files
 
+DATA = {
+    "lacking": {"y": np.ones((4, 256), "float32")},
+    "narrow": {"x": np.ones((4, 255), "float32")},
+    "whole": {"x": np.ones((4, 256), "int32")},
+    "nan": {"x": np.full((4, 256), np.nan, "float32")},
+}
 
-@pytest.fixture
-def sources(model: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """Return a folder of what is no model, or is not whole."""
-    folder = tmp_path / "sources"
-    for name in ("no_graph", "half_a_graph", "half_of_variables"):
+
+@pytest.fixture(scope="module")
+def sources(model, tmp_path_factory):
+    """Return a folder of models, of what is none or is not whole, and of data."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name in ("model", "no_graph", "half_a_graph", "half_of_variables"):
         shutil.copytree(model, folder / name)
-    (folder / "empty").mkdir()
+    for name in ("empty", "links"):
+        (folder / name).mkdir()
+    (folder / "links" / "link").symlink_to(folder / "model")
     (folder / "text.txt").write_text("a")
     (folder / "cut.keras").write_bytes(b"PK")
-    stored_models.frozen(folder / "graph.pb")
+    for name in ("whole.pb", "cut.pb"):
+        stored_models.frozen(folder / name)
     (data,) = (folder / "half_of_variables" / "variables").glob("*.data-*")
     cuts = (
         (folder / "no_graph" / "saved_model.pb", 0.0),
         (folder / "half_a_graph" / "saved_model.pb", 0.5),
         (data, 0.5),
-        (folder / "graph.pb", 0.001),
+        (folder / "cut.pb", 0.001),
     )
     for path, share in cuts:
         content = path.read_bytes()
         path.write_bytes(content[: int(len(content) * share)])
+    tf.saved_model.save(tf.Module(), str(folder / "bare"))
+    tf_amp.convert(model, folder / "mixed", **PLANNED)
+    options = {**PLANNED, "opt_level": "O0", "weights": "low"}
+    summary = tf_amp.convert(model, folder / "low", **options).summary()
+    assert "computes in float32 as before" in summary
+    assert summary.endswith("; weights are stored in bfloat16")
+    for name, arrays in DATA.items():
+        np.savez(folder / f"{name}.npz", **arrays)
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("empty", r"has no saved_model\.pb"),
-        ("text.txt", "is no model"),
-        ("no_graph", r"saved_model\.pb"),
-        ("half_a_graph", r"saved_model\.pb"),
-        ("half_of_variables", "variables is damaged or cut off"),
-        ("cut.keras", r"cut\.keras is damaged or cut off"),
-        ("graph.pb", r"graph\.pb"),
+# What is converted with which options, and what is said.
+BACK, OF_MIXED = {"to": "float32"}, "belong to conversions to mixed precision"
+KINDS = [
+    ("cut.keras", "o.keras", "a SavedModel, which is a folder; a .keras file"),
+    ("cut.keras", "o.keras", r"such as \S*/o, which keras.layers.TFSMLayer"),
+    ("cut.keras", "o.H5", r"a folder\. Name another OUT, such as \S*/o,"),
+    ("model", "o.pb", r"such as \S*/o,"),
+    ("whole.pb", "o.keras", r"what is written is a frozen graph.*o\.pb\."),
+]
+REFUSED = {
+    UnreadableModelError: [
+        ("empty", {}, r"has no saved_model\.pb"),
+        ("text.txt", {}, "is no model"),
+        ("no_graph", {}, r"saved_model\.pb"),
+        ("half_a_graph", {}, r"saved_model\.pb"),
+        ("half_of_variables", {}, "variables is damaged or cut off"),
+        ("cut.keras", {}, r"cut\.keras is damaged or cut off"),
+        ("cut.pb", {"target": "out.pb"}, r"cut\.pb"),
+        ("model", BACK, "only a model that tf-amp"),
     ],
-)
-def test_what_is_no_model_or_was_cut_off_is_refused(
-    sources: pathlib.Path, name: str, words: str
-) -> None:
-    out = sources.parent / ("out.pb" if name.endswith(".pb") else "out")
-    with pytest.raises(UnreadableModelError, match=words):
-        tf_amp.convert(sources / name, out)
-    assert not out.exists()
+    ScriptMissingError: [("nowhere", {}, r"nowhere does not exist.*SavedModel")],
+    AlreadyMixedError: [
+        ("mixed", PLANNED, r"2 MatMul in bfloat16"),
+        ("low", PLANNED, "4 variables"),
+    ],
+    UnfitDataError: [
+        ("model", {"calibration": "lacking"}, r"lacks x.*x: float32 \[\?, 256\]"),
+        ("model", {"calibration": "narrow"}, r"x: float32 \[\?, 256\]"),
+        ("model", {"calibration": "whole"}, "x is int32.*x: float32"),
+        ("model", {"calibration": "nan"}, r"x holds NaN \(1024 of 1024"),
+    ],
+    ConfigError: [
+        *((source, {"target": to}, words) for source, to, words in KINDS),
+        *((source, {"target": to, **BACK}, words) for source, to, words in KINDS),
+        ("model", {"weights": "int8"}, "weights: received 'int8'; allowed are float32"),
+        (
+            "model",
+            {"to": "float64"},
+            "to: received 'float64'; allowed are mixed, fl",
+        ),
+        ("model", {"batch": 0}, "batch: received 0"),
+        ("model", {**BACK, "weights": "low"}, "belong to conversions"),
+        ("model", {"device_profile": "no-such"}, "unknown .* Known are a100"),
+        ("model", {"dtype": "int8"}, "dtype: received 'int8'"),
+        ("bare", {"verify": True}, "verify: .* has no signature that could be"),
+        ("whole.pb", {"target": "o.pb", "keep_io": False}, "which has no signatures"),
+        ("whole.pb", {**BACK, "keep_io": False}, OF_MIXED),
+        ("mixed", {**BACK, "verify": True}, OF_MIXED),
+        # Nor may one lie within the other.
+        ("model", {"target": "../model", "overwrite": True}, "the same"),
+        ("model", {"target": "../model/out", "overwrite": True}, "inside IN"),
+        ("model", {"target": "../links/link/out", "overwrite": True}, "inside IN"),
+        ("model", {"target": "..", "overwrite": True}, "inside OUT"),
+    ],
+}
+ROWS = [(error, *row) for error, rows in REFUSED.items() for row in rows]
 
 
-def test_a_missing_model_is_named_in_one_line_and_the_command_exits_with_2(
-    tmp_path: pathlib.Path,
-) -> None:
+@pytest.mark.parametrize(("error", "source", "options", "words"), ROWS)
+def test_it_is_said_why_a_model_is_not_converted(
+    sources, error, source, options, words
+):
+    target = options.get("target", "out")
+    options = {name: value for name, value in options.items() if name != "target"}
+    place = sources / "written"
+    place.mkdir(exist_ok=True)
+    if data := options.get("calibration"):
+        options = {**PLANNED, "calibration": sources / f"{data}.npz"}
+    with pytest.raises(error, match=words):
+        tf_amp.convert(sources / source, place / target, **options)
+    assert not any(place.iterdir()) and not (sources / "model" / "out").exists()
+
+
+def test_a_command_that_is_refused_exits_with_2_and_one_line(tmp_path):
     missing = tmp_path / "nowhere"
-    with pytest.raises(ScriptMissingError, match=r"nowhere does not exist.*SavedModel"):
-        tf_amp.convert(missing, tmp_path / "out")
     done = run_python(
         f"""
         import sys
@@ -86,41 +148,17 @@ def test_a_missing_model_is_named_in_one_line_and_the_command_exits_with_2(
     assert re.search(r"^tf-amp: .*nowhere does not exist", done.err, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "words"),
-    [
-        ("net.keras", "out.keras", "a SavedModel, which is a folder; a .keras file"),
-        ("net.keras", "out.keras", r"such as \S*/out, which keras.layers.TFSMLayer"),
-        ("net.keras", "out.H5", r"a folder\. Name another OUT, such as \S*/out,"),
-        ("model", "out.pb", r"such as \S*/out,"),
-        ("graph.pb", "out.keras", r"what is written is a frozen graph.*out\.pb\."),
-    ],
-)
-@pytest.mark.parametrize("to", ["mixed", "float32"])
-def test_a_name_of_another_kind_of_model_is_refused(
-    tmp_path: pathlib.Path, source: str, target: str, words: str, to: str
-) -> None:
-    (tmp_path / "model").mkdir()
-    for name in ("model/saved_model.pb", "net.keras", "graph.pb"):
-        (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=words):
-        tf_amp.convert(tmp_path / source, tmp_path / target, to=to)
-    assert not (tmp_path / target).exists()
-
-
-def test_a_model_without_signatures_is_converted_with_a_warning(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_model_without_signatures_is_converted_with_a_warning(tmp_path):
     class Net(tf.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             self.w = tf.Variable(tf.ones((256, 256)))
 
         @tf.function(input_signature=[tf.TensorSpec((256, 256))])
-        def run(self, x: Any) -> Any:
+        def run(self, x):
             return x @ self.w
 
         @tf.function(input_signature=[tf.TensorSpec((256, 256))])
-        def other(self, x: Any) -> Any:
+        def other(self, x):
             return x
 
     tf.saved_model.save(Net(), str(tmp_path / "given"))
@@ -130,9 +168,7 @@ def test_a_model_without_signatures_is_converted_with_a_warning(
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
-def test_an_op_that_is_not_known_stays_float32_and_is_named(
-    model: pathlib.Path, tmp_path: pathlib.Path, is_frozen: bool
-) -> None:
+def test_an_op_that_is_not_known_stays_float32_and_is_named(model, tmp_path, is_frozen):
     ending = ".pb" if is_frozen else ""
     given, out = (tmp_path / f"{name}{ending}" for name in ("in", "out"))
     if is_frozen:
@@ -140,7 +176,7 @@ def test_an_op_that_is_not_known_stays_float32_and_is_named(
     else:
         shutil.copytree(model, given)
 
-    def named(path: pathlib.Path, op: str) -> tuple[Any, list[Any]]:
+    def named(path, op):
         """Return a model, and the nodes of an op in it and in its functions."""
         found = files.read(path)
         graph_def = found.meta_graphs[0].graph_def
@@ -161,36 +197,7 @@ def test_an_op_that_is_not_known_stays_float32_and_is_named(
     assert len(plan.filter(reason="forced").filter(op="MatMul").decisions) == 2
 
 
-def test_a_model_in_mixed_precision_is_left_as_it_is(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    tf_amp.convert(model, tmp_path / "mixed", **PLANNED)
-    with pytest.raises(AlreadyMixedError, match=r"2 MatMul in bfloat16"):
-        tf_amp.convert(tmp_path / "mixed", tmp_path / "out", **PLANNED)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_model_with_low_weights_alone_counts_as_converted(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    options = {**PLANNED, "opt_level": "O0", "weights": "low"}
-    summary = tf_amp.convert(model, tmp_path / "low", **options).summary()
-    assert "computes in float32 as before" in summary
-    assert summary.endswith("; weights are stored in bfloat16")
-    with pytest.raises(AlreadyMixedError, match="4 variables"):
-        tf_amp.convert(tmp_path / "low", tmp_path / "out", **PLANNED)
-
-
-def test_only_a_converted_model_goes_back(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    with pytest.raises(UnreadableModelError, match="only a model that tf-amp"):
-        tf_amp.convert(model, tmp_path / "out", to="float32")
-
-
-def test_an_exclusion_that_matches_nothing_is_told(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_an_exclusion_that_matches_nothing_is_told(model, tmp_path):
     report = tf_amp.convert(
         model, tmp_path / "out", exclude=["no_such_layer", "MatMul"], **PLANNED
     )
@@ -199,28 +206,7 @@ def test_an_exclusion_that_matches_nothing_is_told(
     assert all(plan.is_empty for plan in report.plans.values())
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"y": np.ones((4, 256), "float32")}, r"lacks x.*x: float32 \[\?, 256\]"),
-        ({"x": np.ones((4, 255), "float32")}, r"x: float32 \[\?, 256\]"),
-        ({"x": np.ones((4, 256), "int32")}, r"x is int32.*x: float32"),
-        ({"x": np.full((4, 256), np.nan, "float32")}, r"x holds NaN \(1024 of 1024"),
-    ],
-)
-def test_calibration_data_that_does_not_fit_is_refused(
-    model: pathlib.Path, tmp_path: pathlib.Path, arrays: Any, words: str
-) -> None:
-    data = tmp_path / "data.npz"
-    np.savez(data, **arrays)
-    with pytest.raises(UnfitDataError, match=words):
-        tf_amp.convert(model, tmp_path / "out", calibration=data, **PLANNED)
-    assert [p.name for p in tmp_path.iterdir()] == ["data.npz"]
-
-
-def test_a_lambda_layer_is_not_run_unless_the_user_allows_it(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_lambda_layer_is_not_run_unless_the_user_allows_it(tmp_path):
     import keras
 
     inputs = keras.Input((4,), name="x")
@@ -230,22 +216,3 @@ def test_a_lambda_layer_is_not_run_unless_the_user_allows_it(
         tf_amp.convert(tmp_path / "model.keras", tmp_path / "out")
     tf_amp.convert(tmp_path / "model.keras", tmp_path / "out", allow_lambda=True)
     assert (tmp_path / "out" / "saved_model.pb").is_file()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"weights": "int8"}, "weights: received 'int8'; allowed are float32, low"),
-        ({"to": "float64"}, "to: received 'float64'; allowed are mixed, float32"),
-        ({"batch": 0}, "batch: received 0"),
-        ({"to": "float32", "weights": "low"}, "belong to conversions"),
-        ({"device_profile": "no-such"}, "device_profile: unknown .* Known are a100"),
-        ({"dtype": "int8"}, "dtype: received 'int8'"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(
-    model: pathlib.Path, tmp_path: pathlib.Path, options: Any, words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        tf_amp.convert(model, tmp_path / "out", **options)
-    assert not any(tmp_path.iterdir())

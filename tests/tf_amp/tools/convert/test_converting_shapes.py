@@ -1,18 +1,16 @@
 """Shapes that prices of stored graphs are looked up at."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from grappler_pass.functions.conversion import graph_from_function, library_of
 from tf_amp.tools.convert.rewriting import stored_shapes
 
 
-def test_the_rows_of_a_product_of_several_axes_follow_from_the_batch() -> None:
+def test_the_rows_of_a_product_of_several_axes_follow_from_the_batch():
     weight = tf.ones([8, 32])
 
     @tf.function(input_signature=[tf.TensorSpec([None, 16, 8])])
-    def dense(x: tf.Tensor) -> tf.Tensor:
+    def dense(x):
         return tf.nn.relu(tf.tensordot(x, weight, 1))
 
     concrete = dense.get_concrete_function()

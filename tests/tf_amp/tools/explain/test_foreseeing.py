@@ -1,9 +1,5 @@
 """What is explained is what the first call will run, and how that is decided."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from tests.tf_amp.compare.test_own_steps import run
@@ -25,13 +21,11 @@ print(plan.summary().rpartition("; ")[2])
         (0.35, False, "applied, until calls from the fifth on have been compared"),
     ],
 )
-def test_what_is_in_doubt_is_explained_as_it_will_run(
-    error: float, is_empty: bool, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_what_is_in_doubt_is_explained_as_it_will_run(error, is_empty, text, tmp_path):
     lines = run(EXPLAINED.format(error=error), tmp_path)
     assert lines[-2:] == [f"{is_empty} {is_empty}", f"in doubt: {text}"]
 
 
-def test_without_tuning_what_is_not_sure_stays_float32(tmp_path: pathlib.Path) -> None:
+def test_without_tuning_what_is_not_sure_stays_float32(tmp_path):
     lines = run(EXPLAINED.format(error=3.0), tmp_path, TF_AMP_TUNE="off")
     assert lines[-2] == "True True" and "in doubt" not in lines[-1]

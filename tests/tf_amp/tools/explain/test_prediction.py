@@ -1,7 +1,5 @@
 """What is predicted of a graph is shown next to what it takes."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 
@@ -16,12 +14,12 @@ LEAST_SECONDS = 2 * 512**3 / 20e12
 
 
 @pytest.fixture(scope="module")
-def measured() -> Prediction:
+def measured():
     """Return the prediction of a step with products, an update and a side effect."""
     weight = tf.Variable(tf.ones([512, 512]))
 
     @tf.function
-    def step() -> tf.Tensor:
+    def step():
         loss = tf.reduce_sum(tf.tanh(tf.ones([512, 512]) * weight @ weight))
         weight.assign_sub(tf.ones([512, 512]) * loss)
         return loss
@@ -31,7 +29,7 @@ def measured() -> Prediction:
     return prediction
 
 
-def test_whole_steps_are_predicted_and_measured(measured: Prediction) -> None:
+def test_whole_steps_are_predicted_and_measured(measured):
     for times in (measured.float32, measured.mixed):
         assert LEAST_SECONDS < times.measured_seconds < 1.0
         assert times.ratio == times.predicted_seconds / times.measured_seconds
@@ -40,7 +38,7 @@ def test_whole_steps_are_predicted_and_measured(measured: Prediction) -> None:
     assert measured.pairs >= 2
 
 
-def test_ops_are_predicted_and_measured(measured: Prediction) -> None:
+def test_ops_are_predicted_and_measured(measured):
     ops = {row.op: row for row in measured.ops}
     assert ops["MatMul"].nodes == 1
     product, moved = ops["MatMul"].float32, ops["Identity"].float32
@@ -52,9 +50,7 @@ def test_ops_are_predicted_and_measured(measured: Prediction) -> None:
     assert (ADDED_CASTS in ops) == (measured.plan.casts > 0)
 
 
-def test_predicted_ops_nodes_and_the_call_add_up_to_the_step(
-    measured: Prediction,
-) -> None:
+def test_predicted_ops_nodes_and_the_call_add_up_to_the_step(measured):
     beside = []
     for precision in ("float32", "mixed"):
         parts = sum(getattr(row, precision).predicted_seconds for row in measured.ops)
@@ -65,7 +61,7 @@ def test_predicted_ops_nodes_and_the_call_add_up_to_the_step(
     assert beside == pytest.approx([nodes * NODE_SECONDS] * 2)
 
 
-def test_a_prediction_prints_plan_ops_and_misses(measured: Prediction) -> None:
+def test_a_prediction_prints_plan_ops_and_misses(measured):
     text = str(measured.top(3))
     assert measured.plan.summary() in text
     assert "whole step" in text
@@ -73,11 +69,11 @@ def test_a_prediction_prints_plan_ops_and_misses(measured: Prediction) -> None:
     assert f"largest misses: {measured.top(3).misses()[0].op}" in text
 
 
-def test_parts_of_a_split_op_count_for_it_and_not_as_casts() -> None:
+def test_parts_of_a_split_op_count_for_it_and_not_as_casts():
     kernel, bias = tf.ones([3, 3, 32, 32]), tf.ones([32])
 
     @tf.function
-    def net(x: tf.Tensor) -> tf.Tensor:
+    def net(x):
         return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias))
 
     # Its fused kernel does not take float16 on a CPU.
@@ -87,14 +83,14 @@ def test_parts_of_a_split_op_count_for_it_and_not_as_casts() -> None:
     assert ops["_FusedConv2D"] > 5 * ops[ADDED_CASTS] > 0.0
 
 
-def test_an_empty_plan_takes_the_same_time_either_way() -> None:
+def test_an_empty_plan_takes_the_same_time_either_way():
     prediction = tf_amp.explain(lambda x: x + 1.0, tf.TensorSpec([8, 8]), measure=True)
     assert prediction.plan.is_empty
     assert prediction.float32.measured_seconds == prediction.mixed.measured_seconds
     assert prediction.measured_speedup == 1.0
 
 
-def test_what_cannot_be_run_in_own_thread_is_said_by_name() -> None:
+def test_what_cannot_be_run_in_own_thread_is_said_by_name():
     with pytest.raises(NotMeasurableError, match="riddle"):
         tf_amp.explain(
             tf.function(lambda riddle: tf.matmul(riddle, riddle)),
@@ -103,7 +99,7 @@ def test_what_cannot_be_run_in_own_thread_is_said_by_name() -> None:
         )
 
 
-def test_misses_are_ranked_by_the_worse_of_both_precisions() -> None:
+def test_misses_are_ranked_by_the_worse_of_both_precisions():
     good = Times(1.0, 1.0)
     rows = (
         OpTimes("Good", 1, good, good),
@@ -114,7 +110,7 @@ def test_misses_are_ranked_by_the_worse_of_both_precisions() -> None:
     assert [row.op for row in prediction.misses(2)] == ["Bad", "Odd"]
 
 
-def test_a_row_prints_the_times_of_float32_before_those_mixed() -> None:
+def test_a_row_prints_the_times_of_float32_before_those_mixed():
     float32, mixed = Times(1.0, 2.0), Times(4.0, 5.0)
     row = OpTimes("Exp", 3, float32, mixed)
     text = str(Prediction(Plan((), "bfloat16"), float32, mixed, (row,)))
@@ -122,6 +118,6 @@ def test_a_row_prints_the_times_of_float32_before_those_mixed() -> None:
     assert found[1:] == ["3", *"1000.000 2000.000 0.50 4000.000 5000.000 0.80".split()]
 
 
-def test_nothing_measured_has_no_ratio() -> None:
+def test_nothing_measured_has_no_ratio():
     assert Times(1.0, 0.0).ratio is None
     assert Times(1.0, 2.0).ratio == 0.5

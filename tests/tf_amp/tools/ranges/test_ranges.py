@@ -1,11 +1,8 @@
 """Ranges tell what 16 bits cannot hold, over all batches and inside of loops."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
-import pathlib
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +15,7 @@ import tf_amp
 from grappler_pass import pipeline
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from grappler_pass.planning.plan import Cause, Plan
+from grappler_pass.planning.plan import Cause
 from tests import planted
 from tests.grappler_pass.rewriting.test_rewriting import settings as rewriting_settings
 from tests.text_graph import graph_from_text
@@ -28,16 +25,16 @@ from tf_amp.tools.ranges import range_of_values, ranges_of
 _LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-def _batches(*scales: float) -> list[np.ndarray]:
+def _batches(*scales):
     return [planted.rows(4).numpy() * np.float32(scale) for scale in scales]
 
 
-def _product(x: tf.Tensor) -> tf.Tensor:
+def _product(x):
     hidden = tf.matmul(x, tf.ones((planted.WIDTH, 8)), name="product")
     return tf.nn.relu(hidden, name="positive") * tf.constant(0.5)
 
 
-def _by_name(seen: Ranges) -> dict[str, TensorRange]:
+def _by_name(seen):
     return {each.name: each for each in seen.tensors}
 
 
@@ -71,7 +68,7 @@ def test_the_safe_range_is_settable():
 
 def test_tensors_in_loops_are_seen_in_each_round():
     @tf.function
-    def grow(x: tf.Tensor) -> tf.Tensor:
+    def grow(x):
         for _ in tf.range(4):
             x = tf.matmul(x, 100.0 * tf.eye(planted.WIDTH), name="step")
         return x
@@ -88,7 +85,7 @@ def test_gradients_may_leave_what_activations_have_to_keep_to():
     weight = tf.Variable(tf.ones((planted.WIDTH, 4)))
 
     @tf.function
-    def slope(x: tf.Tensor) -> tf.Tensor:
+    def slope(x):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(1000.0 * (x @ weight))
         return tape.gradient(loss, weight) + 0.0
@@ -103,7 +100,7 @@ def test_a_sum_of_gradients_is_one():
     weight = tf.Variable(tf.ones((planted.WIDTH, 4)))
 
     @tf.function
-    def slope(x: tf.Tensor) -> tf.Tensor:
+    def slope(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             h = tf.nn.tanh(x)
@@ -126,7 +123,7 @@ def test_a_graph_is_measured_by_the_names_of_its_placeholders():
         ranges_of(graph.as_graph_def(), [{"y": batches[0]["x"]}], fetches=["out"])
 
 
-def _planned(low_dtype: str, ranges: tuple[tuple[str, str], ...]) -> Plan:
+def _planned(low_dtype, ranges):
     graph_def, item = _relu_chain()
     chosen = dataclasses.replace(rewriting_settings(low_dtype), ranges=ranges)
     return pipeline.plan_graph(
@@ -134,7 +131,7 @@ def _planned(low_dtype: str, ranges: tuple[tuple[str, str], ...]) -> Plan:
     )
 
 
-def _relu_chain() -> tuple[tf.compat.v1.GraphDef, Item]:
+def _relu_chain():
     graph_def = graph_from_text(
         """
         x = Placeholder
@@ -181,7 +178,7 @@ def test_shares_are_what_a_cast_would_make_of_the_values(values):
         assert part.underflow[name] == np.count_nonzero((low == 0) & (finite != 0))
 
 
-def test_ranges_make_a_round_trip_through_a_file(tmp_path: pathlib.Path):
+def test_ranges_make_a_round_trip_through_a_file(tmp_path):
     seen = tf_amp.ranges(_product, [*_batches(3), np.zeros((2, planted.WIDTH), "f4")])
     seen = dataclasses.replace(seen, limit=7.0, underflow=0.25, depth=9)
     file = tmp_path / "ranges.json"
@@ -191,7 +188,7 @@ def test_ranges_make_a_round_trip_through_a_file(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", json.dumps({"format": "something"})])
-def test_a_file_that_holds_no_ranges_is_refused(tmp_path: pathlib.Path, text: str):
+def test_a_file_that_holds_no_ranges_is_refused(tmp_path, text):
     file = tmp_path / "ranges.json"
     file.write_text(text)
     with pytest.raises(tf_amp.ConfigError, match="holds no ranges"):

@@ -1,10 +1,6 @@
 """Ranges of functions that XLA compiles: recorded as elsewhere, and kept to there."""
 
-from __future__ import annotations
-
 import math
-import pathlib
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -20,35 +16,35 @@ BATCHES = [np.full((2, WIDTH), value, np.float32) for value in (1.0, 20000.0)]
 LARGE = WIDTH * 20000.0
 
 
-def _scaled_down(x: tf.Tensor) -> tf.Tensor:
+def _scaled_down(x):
     large = tf.matmul(x, tf.ones((WIDTH, WIDTH)), name="large")
     small = tf.multiply(large, 2.0**-17, name="small")
     return tf.matmul(small, tf.eye(WIDTH), name="last")
 
 
-def _alone() -> Callable[..., tf.Tensor]:
+def _alone():
     return tf.function(_scaled_down, jit_compile=True)
 
 
-def _called() -> Callable[..., tf.Tensor]:
+def _called():
     inner = _alone()
     return tf.function(lambda x: inner(x) + 1.0)
 
 
-def _called_in_compiled() -> Callable[..., tf.Tensor]:
+def _called_in_compiled():
     inner = _alone()
     return tf.function(lambda x: inner(x) + 1.0, jit_compile=True)
 
 
 @pytest.fixture(autouse=True)
-def switched_off() -> Iterator[None]:
+def switched_off():
     yield
     tf_amp.disable()
 
 
 @pytest.mark.parametrize("make", [_alone, _called, _called_in_compiled])
 @pytest.mark.parametrize("enabled", [False, True])
-def test_compiled_functions_are_recorded_in_float32(make, enabled: bool) -> None:
+def test_compiled_functions_are_recorded_in_float32(make, enabled):
     if enabled:
         tf_amp.enable("float16", opt_level="O2", loss_scale="none")
     seen = tf_amp.ranges(make(), BATCHES)
@@ -61,9 +57,7 @@ def test_compiled_functions_are_recorded_in_float32(make, enabled: bool) -> None
 
 
 @pytest.mark.parametrize("make", [_alone, _called, _called_in_compiled])
-def test_what_left_the_safe_range_stays_float32_under_xla(
-    make, tmp_path: pathlib.Path
-) -> None:
+def test_what_left_the_safe_range_stays_float32_under_xla(make, tmp_path):
     file = tmp_path / "ranges.json"
     tf_amp.ranges(make(), BATCHES).save(file)
 
@@ -95,9 +89,7 @@ for value in (1.0, 20000.0):
 """
 
 
-def test_scripts_are_recorded_in_loops_and_branches_of_compiled_functions(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_scripts_are_recorded_in_loops_and_branches_of_compiled_functions(tmp_path):
     (tmp_path / "train.py").write_text(_SCRIPT)
     done = run_line("tf-amp ranges train.py --out ranges.json", tmp_path)
     assert done.code == 0, done.err
@@ -107,7 +99,7 @@ def test_scripts_are_recorded_in_loops_and_branches_of_compiled_functions(
     assert (large.batches, large.values) == (2, 2 * 2 * 2 * 8)
     assert large.largest == LARGE
 
-    def printed(**env: str) -> list[str]:
+    def printed(**env):
         on = {"TF_ENABLE_AUTO_MIXED_PRECISION": "float16", "TF_AMP_OPT_LEVEL": "O2"}
         return run_line("python train.py", tmp_path, env={**on, **env}).lines()
 

@@ -1,7 +1,5 @@
 """A report reads what tf-amp writes, whatever kind it is, and refuses the rest."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,9 +1,6 @@
 """A search by halves finds all culprits and no other, in few tries."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,18 +11,18 @@ from tf_amp.tools.verify.verifying import culprits_among
 class _Trial:
     """Holds once all culprits are cleared, and counts how often it is asked."""
 
-    def __init__(self, culprits: Sequence[int]) -> None:
+    def __init__(self, culprits):
         self.culprits = frozenset(culprits)
         self.tries = 0
 
-    def holds_with(self, cleared: Sequence[int]) -> bool:
+    def holds_with(self, cleared):
         self.tries += 1
         assert len(set(cleared)) == len(cleared)
         return self.culprits <= set(cleared)
 
 
 @st.composite
-def _cases(draw: st.DrawFn) -> tuple[int, list[int]]:
+def _cases(draw):
     count = draw(st.integers(1, 300))
     culprits = st.lists(st.integers(0, count - 1), min_size=1, max_size=6, unique=True)
     return count, sorted(draw(culprits))

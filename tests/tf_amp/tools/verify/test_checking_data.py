@@ -1,22 +1,12 @@
 """Data that does not fit is refused, and told what is expected."""
 
-from __future__ import annotations
-
-import pathlib
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_amp
 from tf_amp.errors import UnfitDataError
-from tf_amp.run.batches import (
-    batches_from_file,
-    checked_batches,
-    described,
-    specs_of,
-)
+from tf_amp.run.batches import batches_from_file, checked_batches, described, specs_of
 
 _SPECS = (
     tf.TensorSpec((None, 4), tf.float32, "image"),
@@ -25,7 +15,7 @@ _SPECS = (
 _EXPECTED = r"image: float32 \[\?, 4\]; label: int64 \[\?\]"
 
 
-def _file(tmp_path: pathlib.Path, **arrays: Any) -> pathlib.Path:
+def _file(tmp_path, **arrays):
     path = tmp_path / "data.npz"
     np.savez(path, **arrays)
     return path

@@ -1,7 +1,5 @@
 """SavedModels are verified and measured by their signatures, on data or without."""
 
-from __future__ import annotations
-
 import pathlib
 
 import numpy as np
@@ -19,7 +17,7 @@ _LOW = {"dtype": "bfloat16", "opt_level": "O2"}
 class _Words(tf.Module):
     """Looks words up in a table, then multiplies what it finds."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         values = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2], tf.string)
         self.table = tf.lookup.StaticHashTable(values, 0)
@@ -28,13 +26,13 @@ class _Words(tf.Module):
         self.kernel = tf.Variable(tf.ones((planted.WIDTH, 4)))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="words")])
-    def serve(self, words: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve(self, words):
         found = tf.gather(self.vectors, self.table.lookup(words))
         return {"sums": tf.matmul(found, self.kernel, name="product")}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("words") / "model"
     module = _Words()
     signatures = {"serve": module.serve, "again": module.serve}
@@ -43,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
+def data(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, words=np.array([["a", "?", "b"], ["b", "b", "a"]]))
     return path
@@ -69,7 +67,7 @@ class _Halves(tf.Module):
     """Multiplies inputs separately; hundreds are more than float16 holds in either."""
 
     @tf.function(input_signature=[tf.TensorSpec([64, 64], name=n) for n in "xz"])
-    def serve(self, x: tf.Tensor, z: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve(self, x, z):
         kernel = 100.0 * tf.ones((64, 64))
         first = tf.matmul(x, kernel, name="first") * 1e-5
         return {"sum": first + tf.matmul(z, kernel, name="second") * 1e-5}
@@ -78,7 +76,7 @@ class _Halves(tf.Module):
 _PATTERNS = {"^first$", "^second$"}
 
 
-def _bisected(folder: pathlib.Path, data: pathlib.Path, *options: str) -> set[str]:
+def _bisected(folder, data, *options):
     """Run the command in a folder of its own and return what the list then holds."""
     arguments = ["verify", str(folder), "--data", str(data), "--bisect", *options]
     cli.main([*arguments, "--dtype", "float16", "--opt-level", "O2"])

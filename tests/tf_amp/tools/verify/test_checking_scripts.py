@@ -1,9 +1,6 @@
 """Scripts are verified and measured while they run, as they are."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import textwrap
 
 import pytest
@@ -55,13 +52,13 @@ print(sorted({d.slot.node for rows in kept for d in rows if d.op == "_FusedMatMu
 _FORCED = {"TF_AMP_OPT_LEVEL": "O2", "TF_AMP_DTYPE": "float16"}
 
 
-def _script(tmp_path: pathlib.Path, text: str) -> pathlib.Path:
+def _script(tmp_path, text):
     path = tmp_path / "train.py"
     path.write_text(textwrap.dedent(text))
     return path
 
 
-def _loss(printed: str) -> str:
+def _loss(printed):
     return next(line for line in printed.splitlines() if line.startswith("loss"))
 
 

@@ -1,7 +1,5 @@
 """Verification tells what the plan does to the numbers from what it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -24,17 +22,17 @@ from tf_amp.tools.verify.verification import (
 from tf_amp.tools.verify.verifying import worst_of
 
 
-def _verify(model: object, *args: object, **options: object) -> Verification:
+def _verify(model, *args, **options):
     return tf_amp.verify(model, *args, **{"opt_level": "O2", **options})
 
 
-def _layers(found: Verification) -> list[str]:
+def _layers(found):
     """Return the layers of the culprits, without what tracing puts to their names."""
     parts = (c.layer.rpartition("/")[2] for c in found.culprits or ())
     return [part.removesuffix("_1") for part in parts]
 
 
-def _most_tries(found: Verification, culprits: int) -> float:
+def _most_tries(found, culprits):
     assert found.low_operations is not None
     return 2 * culprits * math.log2(found.low_operations)
 
@@ -117,7 +115,7 @@ def test_of_a_gradient_that_is_zero_in_theory_there_is_nothing_to_judge():
     assert "2 tensors are next to nothing beside the rest of the layer" in found.verdict
 
 
-def _gradient(name: str, scale: float, mixed: float, rounded: float) -> TensorCheck:
+def _gradient(name, scale, mixed, rounded):
     """Return the check of a gradient with relative errors."""
     return TensorCheck(
         name,
