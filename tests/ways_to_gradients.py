@@ -215,3 +215,43 @@ def as_hessians(w, x):
 IN_FUNCTIONS = (*EVERYWHERE, by_tf_gradients, by_nested_tf_gradients, as_hessians)
 # A `tf.Graph` has no AutoGraph, which makes loops of Python's.
 IN_SESSIONS = tuple(way for way in IN_FUNCTIONS if way is not in_a_loop)
+
+
+def through_python(w, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.py_function(lambda value: tf.sqrt(value), [x**2], tf.float32)
+        loss = tf.reduce_sum(tf.reshape(y, [4, 8]) @ w)
+    return tape.gradient(loss, x)
+
+
+def _of_a_call(layer, x):
+    # The backward pass is traced when the function is called.
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.function(layer)(x)
+    return tape.gradient(y, x)
+
+
+def of_a_call_that_recomputes(w, x):
+    recomputed = tf.recompute_grad(tf.tanh)
+    return _of_a_call(lambda value: recomputed(recomputed(value)), x + w[:4])
+
+
+@tf.custom_gradient
+def _twice(x):
+    @tf.function
+    def slope(x, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.tanh(tf.tanh(x))
+        return tape.gradient(y, x, output_gradients=upstream)
+
+    return tf.tanh(tf.tanh(x)), lambda upstream: slope(x, upstream)
+
+
+def of_a_call_whose_gradient_takes_another(w, x):
+    return _of_a_call(_twice, x + w[:4])
+
+
+OF_CALLS = (of_a_call_that_recomputes, of_a_call_whose_gradient_takes_another)

@@ -190,12 +190,43 @@ def written_by(writes):
     return written, update
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_what_a_function_writes_by_hand_is_skipped(compiled):
-    variables, (written, update) = weights(), written_by(WRITES + OF_ROWS)
-    step = tf.function(
-        lambda x: update(gradients_of(variables, x)), jit_compile=compiled
-    )
+def eager(take, write):
+    return lambda x: write(take(x))
+
+
+def traced(take, write):
+    return tf.function(eager(take, write))
+
+
+def compiled(take, write):
+    return tf.function(eager(take, write), jit_compile=True)
+
+
+# How a step is made of what takes gradients and what writes, and by which ways.
+STEPS = {
+    "a function": (traced, [*WRITES, *OF_PARTS]),
+    "compiled": (compiled, [*WRITES, *OF_ROWS]),
+    "a nested function": (
+        lambda take, write: traced(tf.function(take), write),
+        [*WRITES, by_slice],
+    ),
+    "eager": (eager, [*UNCLIPPED, *OF_PARTS]),
+    "eager, of a function": (
+        lambda take, write: eager(tf.function(take), write),
+        [*UNCLIPPED, by_some_rows],
+    ),
+    "eager, written by a function": (
+        lambda take, write: eager(take, tf.function(write)),
+        [*UNCLIPPED, by_some_rows],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_is_written_by_hand_is_skipped(name):
+    build, writes = STEPS[name]
+    variables, (written, update) = weights(), written_by(writes)
+    step = build(lambda x: gradients_of(variables, x), update)
     with scaled_by(scale()):
         check_kept(step, written)
 
@@ -212,31 +243,6 @@ def test_what_a_function_writes_where_it_reads_is_skipped(write):
 
     with scaled_by(scale()):
         check_kept(step, {write.__name__: variables})
-
-
-@pytest.mark.parametrize("traced", ["nothing", "gradients", "write"])
-def test_what_eager_code_writes_by_hand_is_skipped(traced):
-    variables, (written, update) = weights(), written_by([*UNCLIPPED, by_some_rows])
-    compute = tf.function(gradients_of) if traced == "gradients" else gradients_of
-    apply = tf.function(update) if traced == "write" else update
-    with scaled_by(scale()):
-        check_kept(lambda x: apply(compute(variables, x)), written)
-
-
-@built
-def test_parts_that_are_written_by_hand_are_skipped(build):
-    variables, (written, update) = weights(), written_by(OF_PARTS)
-    step = build(lambda x: update(gradients_of(variables, x)))
-    with scaled_by(scale()):
-        check_kept(step, written)
-
-
-def test_what_is_written_of_a_nested_functions_gradients_is_skipped():
-    variables, (written, update) = weights(), written_by([*WRITES, by_slice])
-    inner = tf.function(gradients_of)
-    step = tf.function(lambda x: update(inner(variables, x)))
-    with scaled_by(scale()):
-        check_kept(step, written)
 
 
 def test_a_momentum_by_hand_and_its_step_stay():

@@ -8,7 +8,13 @@ import tensorflow as tf
 
 from grappler_pass.annotations import BARRIER
 from tests.scaling import figures, scaled_by
-from tests.ways_to_gradients import EVERYWHERE, IN_FUNCTIONS, of_rows
+from tests.ways_to_gradients import (
+    EVERYWHERE,
+    IN_FUNCTIONS,
+    OF_CALLS,
+    of_rows,
+    through_python,
+)
 from tf_amp import DynamicLossScale, StaticLossScale
 from tf_amp import _tensorflow_private as private
 
@@ -29,11 +35,14 @@ OVERFLOWS = {"in_a_loop": 3, "by_tf_gradients": 4}
 W = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
 X = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
 
-traced = [pytest.param(way, tf.function, id=way.__name__) for way in IN_FUNCTIONS]
+BESIDES = (*OF_CALLS, through_python)
+traced = [
+    pytest.param(way, tf.function, id=way.__name__) for way in (*IN_FUNCTIONS, *BESIDES)
+]
 eager = [
     pytest.param(way, lambda f: f, id=f"{way.__name__} eager")
-    for way in EVERYWHERE
-    if way.__name__ in EAGER
+    for way in (*EVERYWHERE, *BESIDES)
+    if way.__name__ in EAGER or way in BESIDES
 ]
 compiled = [
     pytest.param(
@@ -225,3 +234,18 @@ def test_an_integer_target_has_no_gradient():
             y = tf.cast(x, tf.int32)
         assert tape.gradient(y, x) is None
         assert figures(loss_scale) == (1.0, 0, 0)
+
+
+def test_gradients_that_python_asks_for_itself_are_its_own():
+    def slope_in_python(value):
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            y = value * value
+        return tape.gradient(y, value)
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        compute = tf.function(
+            lambda x: tf.py_function(slope_in_python, [x], tf.float32)
+        )
+        np.testing.assert_array_equal(compute(tf.constant(X)), 2 * X)
+        assert figures(loss_scale) == (2.0**10, 1, 0)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.scaling import scaled_by
 from tests.tf_amp.training.optimizers.test_exact_skip_in_graphs import figures
-from tests.ways_to_gradients import IN_SESSIONS
+from tests.ways_to_gradients import IN_SESSIONS, through_python
 from tf_amp import DynamicLossScale
 
 v1 = tf.compat.v1
@@ -35,7 +35,9 @@ def plain_results(way):
         return session.run(fetched, {w: W, x: X})
 
 
-@pytest.mark.parametrize("way", IN_SESSIONS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "way", [*IN_SESSIONS, through_python], ids=lambda way: way.__name__
+)
 def test_gradients_are_those_without_scaling_before_and_after_an_overflow(way):
     expected = plain_results(way)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.keras import optimizers as inner_optimizers
 
 from tests.scaling import are_equal, figures, scaled_by, values_of
+from tests.tf_amp.training.optimizers.test_exact_skip import adam_and_all
 from tests.tf_amp.training.optimizers.test_exact_skip_in_graphs import (
     BAD,
     X,
@@ -92,19 +93,25 @@ def slopes_of(weights, x):
 
 
 def test_of_keras():
-    start = np.eye(2, dtype=np.float32) + 1
-    weights = [keras.Variable(start, name="kernel") for _ in KERAS]
-    optimizers = [getattr(keras.optimizers, name)(0.1) for name in KERAS]
-    for optimizer, weight in zip(optimizers, weights, strict=True):
-        optimizer.build([weight])
+    optimizers = {name: getattr(keras.optimizers, name)(0.1) for name in KERAS}
+    optimizers["with all"] = adam_and_all()
+    optimizers["clipping"] = keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.5)
+    optimizers["accumulating"] = keras.optimizers.Adam(gradient_accumulation_steps=2)
+    weights = {
+        name: keras.Variable(np.eye(2, dtype=np.float32) + 1, name="kernel")
+        for name in optimizers
+    }
+    for name, optimizer in optimizers.items():
+        optimizer.build([weights[name]])
 
     def step(x):
-        slopes = slopes_of([weight.value for weight in weights], x)
-        for optimizer, slope, weight in zip(optimizers, slopes, weights, strict=True):
-            optimizer.apply([slope], [weight])
+        slopes = slopes_of([weight.value for weight in weights.values()], x)
+        for (name, optimizer), slope in zip(optimizers.items(), slopes, strict=True):
+            optimizer.apply([slope], [weights[name]])
 
-    found = dict(zip(KERAS, zip(weights, optimizers, strict=True), strict=True))
-    check(step, lambda: {n: [w, *o.variables] for n, (w, o) in found.items()})
+    check(step, lambda: {n: [weights[n], *o.variables] for n, o in optimizers.items()})
+    iterations = {name: int(one.iterations) for name, one in optimizers.items()}
+    assert iterations == {**dict.fromkeys(optimizers, 2), "accumulating": 1}
 
 
 def check_of_tf_keras(optimizers, variables_of):

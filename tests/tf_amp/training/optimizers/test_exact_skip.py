@@ -55,40 +55,21 @@ def momentum(variables):
     return built(keras.optimizers.SGD(0.1, momentum=0.9), variables)
 
 
-OPTIMIZERS = {
-    "adam": lambda: keras.optimizers.AdamW(
+def adam_and_all():
+    """Return an optimizer that does whatever one of Keras may do around an update."""
+    return keras.optimizers.AdamW(
         keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
         weight_decay=0.1,
         use_ema=True,
         ema_overwrite_frequency=2,
         global_clipnorm=1.0,
-    ),
-    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.5),
-    "accumulating": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
-    "lamb": lambda: keras.optimizers.Lamb(),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_variable_of_a_keras_optimizer_stays(name):
-    variables, optimizer = weights(), OPTIMIZERS[name]()
-    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
-
-        @tf.function
-        def step(x):
-            optimizer.apply_gradients(
-                zip(gradients_of(variables, x), variables, strict=True)
-            )
-
-        check_skips(step, lambda: [*variables, *optimizer.variables])
-        assert figures(loss_scale) == (2.0**9, 1, 1)
-    assert int(optimizer.iterations) == (1 if name == "accumulating" else 2)
+    )
 
 
 def test_finite_steps_are_those_without_scaling():
     def trained(loss_scale):
         variables = weights()
-        optimizer = built(OPTIMIZERS["adam"](), variables)
+        optimizer = built(adam_and_all(), variables)
         with scaled_by(loss_scale):
 
             @tf.function

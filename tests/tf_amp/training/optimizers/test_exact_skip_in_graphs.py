@@ -149,19 +149,6 @@ def test_two_losses_in_one_run_share_a_scale_that_no_overflow_is_lost_on():
     assert (scale, skipped) == (2.0**4, 6)
 
 
-def test_a_checkpoint_of_before_can_be_restored(tmp_path):
-    with tf.Graph().as_default(), v1.Session() as session:
-        v1.train.AdamOptimizer(0.1).minimize(loss_of(batch()))
-        session.run(v1.global_variables_initializer())
-        path = v1.train.Saver().save(session, str(tmp_path / "model"))
-    with a_graph(DynamicLossScale(initial=2.0**10)), v1.Session() as session:
-        x = batch()
-        train = v1.train.AdamOptimizer(0.1).minimize(loss_of(x))
-        v1.train.Saver().restore(session, path)
-        session.run(train, {x: X})
-        assert figures(session) == (2.0**10, 1, 0)
-
-
 def test_the_state_of_a_graph_is_read_through_its_session():
     with a_graph(DynamicLossScale()) as graph:
         x = batch()

@@ -24,7 +24,8 @@ PATIENCE = v1.RunOptions(timeout_in_ms=20_000)
 
 def pairs_of_towers(towers, optimizer):
     """Return for each tower its gradients with their variables."""
-    return [optimizer.compute_gradients(loss_of(x)) for x in towers]
+    with tf.device("/CPU:0"):
+        return [optimizer.compute_gradients(loss_of(x)) for x in towers]
 
 
 def averaged(pairs):
@@ -37,15 +38,9 @@ def averaged(pairs):
 @pytest.mark.parametrize("bad_towers", [(0,), (1,), (0, 1)])
 def test_an_overflow_in_any_tower_skips_all_and_halves_once(bad_towers):
     with a_graph(DynamicLossScale(initial=2.0**10)):
-        optimizer, towers, pairs = v1.train.AdamOptimizer(0.1), [batch(), batch()], []
-        for x in towers:
-            with tf.device("/CPU:0"):
-                pairs.append(optimizer.compute_gradients(loss_of(x)))
-        averaged = [
-            (tf.add_n([g for g, _ in column]) / 2, column[0][1])
-            for column in zip(*pairs, strict=True)
-        ]
-        train = optimizer.apply_gradients(averaged)
+        optimizer, towers = v1.train.AdamOptimizer(0.1), [batch(), batch()]
+        pairs = pairs_of_towers(towers, optimizer)
+        train = optimizer.apply_gradients(averaged(pairs))
         feed = dict.fromkeys(towers, X)
         bad = {**feed, **{towers[i]: BAD for i in bad_towers}}
         assert check_skips(train, feed, bad) == (2.0**9, 1, 1)
