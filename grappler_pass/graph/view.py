@@ -12,7 +12,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -206,9 +214,15 @@ class Reader(NamedTuple):
     input: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+Edge = tuple[Port, Reader]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Node:
-    """One node; `inputs` and `controls` refer to nodes by number."""
+    """One node; `inputs` and `controls` refer to nodes by number.
+
+    Only the graph that has made it writes it.
+    """
 
     index: int
     name: str
@@ -244,7 +258,7 @@ class Node:
         return [*(port.node for port in self.inputs), *self.controls]
 
     @property
-    def edges(self) -> Iterator[tuple[Port, Reader]]:
+    def edges(self) -> Iterator[Edge]:
         """What it reads and waits for, each with the input that does."""
         ends = (Port(source, -1) for source in self.controls)
         for position, port in enumerate(itertools.chain(self.inputs, ends)):
@@ -294,7 +308,7 @@ class Graph:
                 readers[port].append(reader)
         self._readers = {port: tuple(found) for port, found in readers.items()}
         # Numbers of nodes that may be written, and names that are to be used.
-        self._own: set[int] = set()
+        self._owned: set[int] = set()
         self._reserved: set[str] = set()
         # Where new nodes stand: beside which, and on which side of it.
         self._places: dict[int, tuple[int, int]] = {}
@@ -465,7 +479,7 @@ class Graph:
             nodes=self.nodes.copy(),
             index=self.index.copy(),
             _readers=self._readers.copy(),
-            _own=set(),
+            _owned=set(),
             _reserved=self._reserved.copy(),
             _places=self._places.copy(),
         )
@@ -473,13 +487,20 @@ class Graph:
 
     def edit(self, name: str) -> NodeDef:
         """Return a node of which attributes may be written."""
-        number = self.index[name]
-        if number not in self._own:
-            proto = NodeDef()
-            proto.CopyFrom(self.nodes[number].proto)
-            self.nodes[number] = dataclasses.replace(self.nodes[number], proto=proto)
-            self._own.add(number)
-        return self.nodes[number].proto
+        return self._own(self.index[name]).proto
+
+    def _own(self, number: int) -> Node:
+        """Return a node that no other graph has, in the place of one that others do."""
+        node = self.nodes[number]
+        if number in self._owned:
+            return node
+        proto = NodeDef()
+        proto.CopyFrom(node.proto)
+        edges = node.inputs, node.controls, proto, node._device_type
+        own = Node(number, node.name, node.op, node.device, *edges)
+        self.nodes[number] = own
+        self._owned.add(number)
+        return own
 
     def unused(self, wanted: str) -> str:
         """Return a name for a new node, with a number behind it if it is taken."""
@@ -512,10 +533,13 @@ class Graph:
         self._take(number, proto)
 
     def read(self, reader: Reader, text: str) -> None:
-        """Let an input read another tensor."""
-        proto = self.edit(self.nodes[reader.node].name)
-        proto.input[reader.input] = text
-        self._take(reader.node, proto)
+        """Let a data input read another tensor."""
+        node, position = self._own(reader.node), reader.input
+        node.proto.input[position] = text
+        inputs = list(node.inputs)
+        before, inputs[position] = inputs[position], self.port(text)
+        node.inputs = tuple(inputs)
+        self._connect({(before, reader)}, {(inputs[position], reader)})
 
     def wait(self, name: str, texts: Iterable[str]) -> None:
         """Let a node wait for further ones, given as `^node`."""
@@ -528,21 +552,24 @@ class Graph:
         self._places[number] = place, side
 
     def _take(self, number: int, proto: NodeDef) -> None:
-        """Take in a node as it reads now, and forget what followed from the old one."""
+        """Take in a node as it reads now."""
         self.index[proto.name] = number
         before = {
             edge for node in self.nodes[number : number + 1] for edge in node.edges
         }
         node = self._node(number, proto)
         self.nodes[number : number + 1] = [node]
-        after = set(node.edges)
+        self._connect(before, set(node.edges))
+        self._owned.add(number)
+
+    def _connect(self, before: Set[Edge], after: Set[Edge]) -> None:
+        """Put edges in the place of others, and forget what followed from those."""
         for port, reader in before - after:
             left = tuple(each for each in self._readers.pop(port) if each != reader)
             if left:
                 self._readers[port] = left
         for port, reader in after - before:
             self._readers[port] = tuple(sorted((*self.readers(port), reader)))
-        self._own.add(number)
         for name in ("_frames", "_ports_of", "order", "roots"):
             vars(self).pop(name, None)
 
