@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
 
+from grappler_pass._tensorflow_c_api import (
+    Pointer,
+    library_with,
+    new_status,
+    raise_if_failed,
+)
 from grappler_pass.fork_safety import renewed_lock
 
 RECALL, KEEP, KEPT = "TfAmpRecall", "TfAmpKeep", "TfAmpKept"
@@ -42,7 +48,7 @@ class _Op(NamedTuple):
     attrs: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    kernel: tuple[str, str, str]
+    kernel: tuple[str | None, str, str | None]
 
 
 _SOURCES, _VALUES = "Tsources: list(type) >= 1", "Tkept: list(type) >= 1"
@@ -60,10 +66,10 @@ _OPS = {
         ("tf_amp_count_values", "tf_amp_keep", "tf_amp_forget_count"),
     ),
     KEPT: _Op(
-        (_VALUES,), ("token: int64",), ("values: Tkept",), ("", "tf_amp_kept", "")
+        (_VALUES,), ("token: int64",), ("values: Tkept",), (None, "tf_amp_kept", None)
     ),
 }
-_POINTER = ctypes.c_void_p
+_REGISTERING = ("TF_NewOpDefinitionBuilder", "TF_NewKernelBuilder")
 
 
 class _Process:
@@ -109,43 +115,32 @@ def _registered() -> ctypes.CDLL:
     """
     library = ctypes.CDLL(str(_PATH))
     folder = pathlib.Path(tf.sysconfig.get_lib())
-    paths = sorted(folder.glob("libtensorflow_framework*"))
-    found = (ctypes.CDLL(str(path)) for path in paths)
-    framework = next((f for f in found if all(hasattr(f, n) for n in _FUNCTIONS)), None)
+    paths = map(str, sorted(folder.glob("libtensorflow_framework*")))
+    framework = library_with((*_FUNCTIONS, *_REGISTERING), paths)
     if framework is None:
         raise OSError(f"no library in {folder} has TensorFlow's C API of kernels")
-    functions = [ctypes.cast(getattr(framework, name), _POINTER) for name in _FUNCTIONS]
-    library.tf_amp_set_functions((_POINTER * len(functions))(*functions))
-    for name in ("TF_NewStatus", "TF_NewOpDefinitionBuilder", "TF_NewKernelBuilder"):
-        getattr(framework, name).restype = _POINTER
-    framework.TF_Message.restype = ctypes.c_char_p
-    unknown_shape = framework.TF_ShapeInferenceContextSetUnknownShape
-    status = _POINTER(framework.TF_NewStatus())
-    try:
+    pointers = [_pointer(getattr(framework, name)) for name in _FUNCTIONS]
+    library.tf_amp_set_functions((Pointer * len(pointers))(*pointers))
+    unknown_shape = _pointer(framework.TF_ShapeInferenceContextSetUnknownShape)
+    with new_status(framework) as status:
         for name, op in _OPS.items():
-            builder = _POINTER(framework.TF_NewOpDefinitionBuilder(name.encode()))
+            builder = framework.TF_NewOpDefinitionBuilder(name.encode())
             ports = {"Attr": op.attrs, "Input": op.inputs, "Output": op.outputs}
             for kind, texts in ports.items():
                 add = getattr(framework, f"TF_OpDefinitionBuilderAdd{kind}")
                 for text in texts:
                     add(builder, text.encode())
             framework.TF_OpDefinitionBuilderSetShapeInferenceFunction(
-                builder, ctypes.cast(unknown_shape, _POINTER)
+                builder, unknown_shape
             )
             framework.TF_RegisterOpDefinition(builder, status)
-            _raise_if_failed(framework, status)
-            kernel = (
-                ctypes.cast(getattr(library, function), _POINTER) if function else None
-                for function in op.kernel
-            )
+            raise_if_failed(framework, status)
+            kernel = [f and _pointer(getattr(library, f)) for f in op.kernel]
             builder = framework.TF_NewKernelBuilder(name.encode(), b"CPU", *kernel)
-            framework.TF_RegisterKernelBuilder(name.encode(), _POINTER(builder), status)
-            _raise_if_failed(framework, status)
-    finally:
-        framework.TF_DeleteStatus(status)
+            framework.TF_RegisterKernelBuilder(name.encode(), builder, status)
+            raise_if_failed(framework, status)
     return library
 
 
-def _raise_if_failed(framework: ctypes.CDLL, status: ctypes.c_void_p) -> None:
-    if framework.TF_GetCode(status) != 0:
-        raise RuntimeError(framework.TF_Message(status).decode(errors="replace"))
+def _pointer(function: Any) -> Pointer:
+    return ctypes.cast(function, Pointer)

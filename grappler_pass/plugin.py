@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
-from grappler_pass import _grappler_c_api
+from grappler_pass import _tensorflow_c_api
 from grappler_pass._tensorflow_private import load_plugin
 from grappler_pass.errors import ShimError
 from grappler_pass.fork_safety import per_process, renewed_lock
@@ -44,12 +44,12 @@ class GrapplerItem:
     @property
     def preserve(self) -> tuple[str, ...]:
         """Names of the nodes to keep: fetches, feeds, init and keep ops."""
-        return _grappler_c_api.names_of(self._valid_address(), "NodesToPreserve")
+        return _tensorflow_c_api.names_of(self._valid_address(), "NodesToPreserve")
 
     @property
     def fetch(self) -> tuple[str, ...]:
         """Names of the nodes whose outputs are read."""
-        return _grappler_c_api.names_of(self._valid_address(), "FetchNodes")
+        return _tensorflow_c_api.names_of(self._valid_address(), "FetchNodes")
 
     def shapes(self, node_names: Sequence[str]) -> Shapes:
         """Infer the static shapes of nodes.
@@ -60,11 +60,11 @@ class GrapplerItem:
         try:
             return {
                 name: tuple(shape_from_proto(each.shape) for each in outputs)
-                for name, outputs in _grappler_c_api.output_properties(
+                for name, outputs in _tensorflow_c_api.output_properties(
                     address, node_names
                 )
             }
-        except _grappler_c_api.GrapplerApiError as error:
+        except _tensorflow_c_api.CApiError as error:
             logging.log_first_n(
                 logging.WARNING, "Graphs are planned without shapes: %s", 1, error
             )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ from grappler_pass.functions.conversion import (
     library_of,
     reachable_from,
     rename_functions,
+    set_known,
 )
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, WHILE_OPS
@@ -95,28 +97,9 @@ class Body:
 class _Site(NamedTuple):
     """A call of a function, as far as it bears on the function's body."""
 
-    known: tuple[Known, ...]
-    unscaled: frozenset[int]
-    weight: float
-
-
-def bodies_of(
-    graph_def: GraphDef, item: Item, shapes: Callable[[], Shapes], lists: OpLists
-) -> tuple[Body, ...]:
-    """Return a graph and all the functions whose bodies may gain.
-
-    The graph itself comes first, then the functions, callers first. Left out are those
-    that are called in an unknown way, those whose types are not fixed, and those
-    without an allow op. `shapes` of the graph are asked for once, if at all.
-    """
-    library = library_of(graph_def)
-    functions = _Functions(library, lists)
-    bodies = [functions.noted(Body("", graph_def, item, functools.cache(shapes)))]
-    for name in callers_first(graph_def.node, library):
-        body = functions.body(name)
-        if body is not None:
-            bodies.append(body)
-    return tuple(bodies)
+    known: tuple[Known, ...] = ()
+    unscaled: frozenset[int] = frozenset()
+    weight: float = 1.0
 
 
 class _Facts(NamedTuple):
@@ -133,128 +116,125 @@ class _Facts(NamedTuple):
     unscales: bool = False
 
 
-class _Functions:
-    """The functions of a library: what callers know of each, and what they do.
+_Calls = Sequence[tuple[Node, Call]]
 
-    Bodies are asked for callers first, since what is known where a function is called
-    is noted with its callers.
+
+def bodies_of(
+    graph_def: GraphDef, item: Item, shapes: Callable[[], Shapes], lists: OpLists
+) -> tuple[Body, ...]:
+    """Return a graph and all the functions whose bodies may gain.
+
+    The graph itself comes first, then the functions, callers first. Left out are those
+    that are called in an unknown way, those whose types are not fixed, and those
+    without an allow op. `shapes` of the graph are asked for once, if at all.
     """
-
-    def __init__(self, library: Library, lists: OpLists) -> None:
-        self._library = library
-        self._lists = lists
-        self._facts: dict[str, _Facts] = {}
-        self._sites: dict[str, list[_Site]] = {}
-        # What has an allow op, or calls what has one, may gain.
-        callers = _callers(library)
-        allowing = (
-            name
-            for name, function in library.items()
-            if any(lists.list_of(node.op) == ALLOW for node in function.node_def)
-        )
-        self._wanted = set(reached(allowing, callers.__getitem__))
-
-    def body(self, name: str) -> Body | None:
-        """Return the body of a function; None where it can't be taken, or gain."""
-        sites = self._sites.get(name)
-        if not sites or name not in self._wanted:
-            return None
-        function, library = self._library[name], self._library
+    library = library_of(graph_def)
+    order = callers_first(graph_def.node, library)
+    if not order:
+        return (Body("", graph_def, item, functools.cache(shapes)),)
+    # What functions do, callees first; of one that calls itself nothing is known there.
+    facts: dict[str, _Facts] = defaultdict(_Facts)
+    graphs: dict[str, tuple[GraphDef, Graph, _Calls]] = {}
+    for name in (*reversed(order), ""):
+        body = graph_def, item
         try:
-            graph_def, item = graph_from_function(function, library, sites[0].known)
+            body = graph_from_function(library[name], library) if name else body
         except FunctionError:
-            return None
-        unscaled = frozenset[int]().union(*(site.unscaled for site in sites))
-        barriers = tuple(item.feed[number] for number in sorted(unscaled))
-        body = Body(
-            name,
-            graph_def,
-            dataclasses.replace(item, barriers=barriers),
-            functools.cache(functools.partial(shapes_from_graph_def, graph_def)),
-            sum(site.weight for site in sites),
-        )
-        return self.noted(body)
-
-    def noted(self, body: Body) -> Body:
-        """Return a body whose item knows of its calls; remember these for later."""
-        if not any(call_of(node, self._library) for node in body.graph_def.node):
-            return body
-        view = self._viewed(body.graph_def, body.item)
-        body = dataclasses.replace(body, item=view.item)
-        unscaled = behind_barriers(view)
-        for node, call in self._calls_in(view):
-            if self._wanted.isdisjoint(call.functions):
-                continue
-            arguments = list(enumerate(node.inputs[call.first :]))
-            weight = body.weight * view.weight(node.index)
-            if node.op in WHILE_OPS:
-                bound = min(_bounds(view, node, self._library), default=None)
-                weight *= TRIP_COUNT_GUESS if bound is None else max(1.0, bound)
-            shapes = (known_shape(body.shapes(), view, port) for _, port in arguments)
-            contents = (tuple(_contents(view, port)) for _, port in arguments)
-            known = map(Known, shapes, contents)
-            behind = (i for i, port in arguments if port.node in unscaled)
-            site = _Site(tuple(known), frozenset(behind), weight)
-            for name in call.functions:
-                self._sites.setdefault(name, []).append(site)
-        return body
-
-    def _calls_in(self, view: Graph) -> Iterator[tuple[Node, Call]]:
-        for node in view.nodes:
-            call = call_of(node.proto, self._library)
-            if call is not None:
-                yield node, call
-
-    def _viewed(self, graph_def: GraphDef, item: Item) -> Graph:
-        """Return a graph whose item also says what the functions do that it calls."""
-        view = Graph(graph_def, item)
-        updates: list[tuple[str, int]] = []
-        barriers = list(item.barriers)
-        for node, call in self._calls_in(view):
-            facts = [self._facts_of(name) for name in call.functions]
-            # What updates in one, and in no other serves another purpose.
-            harmless = frozenset.intersection(*(f.updating | f.unread for f in facts))
-            updating = harmless & frozenset.union(*(f.updating for f in facts))
-            updates.extend((node.name, call.first + i) for i in sorted(updating))
-            if any(each.unscales for each in facts):
-                barriers.append(node.name)
+            continue
+        view = Graph(*body)
+        calls = [(n, call) for n in view.nodes if (call := call_of(n.proto, library))]
+        view.item = _knowing_calls(view.item, calls, facts)
+        graphs[name] = body[0], view, calls
+        if name:
+            facts[name] = _facts_of(view, lists)
+    # What has an allow op, or calls what has one, may gain.
+    allowing = (
+        name
+        for name, function in library.items()
+        if any(lists.list_of(node.op) == ALLOW for node in function.node_def)
+    )
+    wanted = {"", *reached(allowing, _callers(library).__getitem__)}
+    # What is known where functions are called, callers first.
+    sites: dict[str, list[_Site]] = defaultdict(list, {"": [_Site()]})
+    bodies: list[Body] = []
+    for name in ("", *order):
+        if name not in graphs or name not in wanted or not sites[name]:
+            continue
+        given, view, all_calls = graphs[name]
+        unscaled = frozenset[int]().union(*(site.unscaled for site in sites[name]))
+        behind = (view.item.feed[number] for number in sorted(unscaled))
         view.item = dataclasses.replace(
-            item, updates=tuple(updates), barriers=tuple(barriers)
+            view.item, barriers=(*behind, *view.item.barriers)
         )
-        return view
+        if name:
+            set_known(given, library[name], sites[name][0].known)
+            shapes = functools.partial(shapes_from_graph_def, given)
+        weight = sum(site.weight for site in sites[name])
+        bodies.append(Body(name, given, view.item, functools.cache(shapes), weight))
+        taken = [each for each in all_calls if not wanted.isdisjoint(each[1].functions)]
+        for called, site in _sites_in(view, bodies[-1], taken, library):
+            sites[called].append(site)
+    return tuple(bodies)
 
-    def _facts_of(self, name: str) -> _Facts:
-        if name in self._facts:
-            return self._facts[name]
-        # A function that calls itself is met a second time.
-        self._facts[name] = _Facts()
-        try:
-            graph_def, item = graph_from_function(self._library[name], self._library)
-        except FunctionError:
-            return self._facts[name]
-        view = self._viewed(graph_def, item)
-        region = state_update_region(view, self._lists)
-        live, by_calls = live_nodes(view), set(view.item.updates)
 
-        def is_harmless(reader: Reader) -> bool:
-            """Return whether a reader is an update, feeds one, or does not run."""
-            node = view.nodes[reader.node]
-            in_region = reader.node in region or is_update(node.op)
-            updates = in_region or (node.name, reader.input) in by_calls
-            return updates or reader.node not in live
+def _knowing_calls(item: Item, calls: _Calls, facts: Mapping[str, _Facts]) -> Item:
+    """Return an item that also says what the functions do that its graph calls."""
+    updates: list[tuple[str, int]] = []
+    barriers = list(item.barriers)
+    for node, call in calls:
+        of_call = [facts[name] for name in call.functions]
+        # What updates in one, and in no other serves another purpose.
+        harmless = frozenset.intersection(*(f.updating | f.unread for f in of_call))
+        updating = harmless & frozenset.union(*(f.updating for f in of_call))
+        updates.extend((node.name, call.first + i) for i in sorted(updating))
+        if any(each.unscales for each in of_call):
+            barriers.append(node.name)
+    return dataclasses.replace(item, updates=tuple(updates), barriers=tuple(barriers))
 
-        updating, unread = set(), set()
-        arguments = self._library[name].signature.input_arg
-        for number, arg in enumerate(arguments):
-            readers = view.readers(Port(view.index[arg.name], 0))
-            if not readers:
-                unread.add(number)
-            elif arg.type in FLOATING and all(map(is_harmless, readers)):
-                updating.add(number)
-        behind = behind_barriers(view)
-        unscales = any(view.index[name] in behind for name in item.fetch)
-        self._facts[name] = _Facts(frozenset(updating), frozenset(unread), unscales)
-        return self._facts[name]
+
+def _facts_of(view: Graph, lists: OpLists) -> _Facts:
+    """Return what a function does, as a graph that is fed arguments."""
+    region = state_update_region(view, lists)
+    live, by_calls = live_nodes(view), set(view.item.updates)
+
+    def is_harmless(reader: Reader) -> bool:
+        """Return whether a reader is an update, feeds one, or does not run."""
+        node = view.nodes[reader.node]
+        in_region = reader.node in region or is_update(node.op)
+        updates = in_region or (node.name, reader.input) in by_calls
+        return updates or reader.node not in live
+
+    updating, unread = set(), set()
+    for number, name in enumerate(view.item.feed):
+        argument = Port(view.index[name], 0)
+        readers = view.readers(argument)
+        if not readers:
+            unread.add(number)
+        elif view.dtype(argument) in FLOATING and all(map(is_harmless, readers)):
+            updating.add(number)
+    behind = behind_barriers(view)
+    unscales = any(view.index[name] in behind for name in view.item.fetch)
+    return _Facts(frozenset(updating), frozenset(unread), unscales)
+
+
+def _sites_in(
+    view: Graph, body: Body, calls: _Calls, library: Library
+) -> Iterator[tuple[str, _Site]]:
+    """Yield what is known of each function where a body calls it."""
+    unscaled = behind_barriers(view)
+    for node, call in calls:
+        arguments = node.inputs[call.first :]
+        weight = body.weight * view.weight(node.index)
+        if node.op in WHILE_OPS:
+            bound = min(_bounds(view, node, library), default=None)
+            weight *= TRIP_COUNT_GUESS if bound is None else max(1.0, bound)
+        known = tuple(
+            Known(known_shape(body.shapes(), view, port), tuple(_contents(view, port)))
+            for port in arguments
+        )
+        behind = (i for i, p in enumerate(arguments) if p.node in unscaled)
+        site = _Site(known, frozenset(behind), weight)
+        yield from ((name, site) for name in call.functions)
 
 
 def _callers(library: Library) -> Mapping[str, list[str]]:

@@ -106,8 +106,8 @@ def graph_from_function(
     graph_def = GraphDef()
     for index, arg in enumerate(signature.input_arg):
         _check_type(signature, arg)
-        facts = known[index] if index < len(known) else Known()
-        graph_def.node.append(_argument(function, index, facts))
+        graph_def.node.append(_argument(function, index, Known()))
+    set_known(graph_def, function, known)
     names, unknown = _names_in_graph(function, library)
     for node in function.node_def:
         copy = graph_def.node.add()
@@ -126,6 +126,14 @@ def graph_from_function(
     kept = tuple(dict.fromkeys(function.control_ret.values()))
     arguments = tuple(str(arg.name) for arg in signature.input_arg)
     return graph_def, Item(fetch=results, feed=arguments, preserve=kept)
+
+
+def set_known(
+    graph_def: GraphDef, function: FunctionDef, known: Sequence[Known]
+) -> None:
+    """Write on a function's graph, in place, what is known of its first arguments."""
+    for index, facts in enumerate(known):
+        graph_def.node[index].CopyFrom(_argument(function, index, facts))
 
 
 def function_from_graph(graph_def: GraphDef, original: FunctionDef) -> FunctionDef:
