@@ -24,7 +24,7 @@ Not done: what XLA compiles, which lays tensors out by itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -36,18 +36,16 @@ from grappler_pass.annotations import mark
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import cast_node, parts_of, split_fused
 from grappler_pass.eligibility.known_wrong import ends_in_channels
-from grappler_pass.graph.device_types import Home, device_type_at
 from grappler_pass.graph.editing import (
     name_in,
     new_constant,
     new_node,
-    split_input,
     texts_of,
 )
 from grappler_pass.graph.op_table import CONVOLUTION_OPS
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
-from grappler_pass.graph.view import Graph, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.graph.walks import reached
 from grappler_pass.planning.coloring import Gain
 from grappler_pass.planning.decisions import withdrawn
@@ -78,7 +76,7 @@ def lay_out(draft: Draft) -> Draft:
     ]
     if not firsts:
         return draft
-    graph = Graph(draft.rewritten)
+    graph, kept = draft.view_of(draft.rewritten), draft.item.untouchable
     for node in map(graph.proto, firsts):
         # The layout of a fused one is fixed, that of its parts is not.
         if parts_of(node):
@@ -87,15 +85,28 @@ def lay_out(draft: Draft) -> Draft:
                 node, dtype, graph.unused, device_type="", has_flat_bias=True
             )
             graph.put(last, *parts)
-    before = with_constant_axes(graph.to_graph_def(), draft.item.untouchable)
-    laid_out = _chosen_again(draft, before, firsts[0])
-    if laid_out is None:
-        before = with_biases_apart(before, settings.home)
-        return dataclasses.replace(draft, rewritten=before)
-    names = [node.name for node in before.node]
-    after = with_biases_apart(without_pairs(laid_out, names), settings.home)
-    added = _transpose_seconds(draft, after) - _transpose_seconds(draft, before)
-    return _charged(draft, after, added)
+    fix_axes(graph, kept)
+    given = graph.to_graph_def()
+    asked = _asked(graph, given, draft.low_dtype, graph.proto(firsts[0]).device)
+    answer = settings.layouts(asked, tuple(sorted(kept & draft.view.index.keys())))
+    if answer is None:
+        _take_biases_apart(graph)
+        return dataclasses.replace(draft, rewritten=graph.to_graph_def())
+    laid_out = GraphDef(versions=given.versions, library=given.library)
+    for node in answer.node:
+        if node.name.startswith(f"{_STEM}/"):
+            continue
+        node.attr.pop(_COLOCATION, None)
+        if node.name in graph.index:
+            before = graph.proto(node.name)
+            node.device = before.device
+            if _COLOCATION in before.attr:
+                node.attr[_COLOCATION].CopyFrom(before.attr[_COLOCATION])
+        laid_out.node.append(node)
+    after = draft.view_of(without_pairs(Graph(laid_out), graph.index))
+    _take_biases_apart(after)
+    added = _transpose_seconds(draft, after) - _transpose_seconds(draft, graph)
+    return _charged(draft, after.to_graph_def(), added)
 
 
 def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
@@ -117,42 +128,19 @@ def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
     )
 
 
-def _chosen_again(draft: Draft, graph_def: GraphDef, first: str) -> GraphDef | None:
-    """Return a graph as TensorFlow lays it out for 16 bits; None where it does not."""
-    assert draft.settings.layouts is not None, "looked at before"
-    given = {node.name: node for node in graph_def.node}
-    kept = tuple(sorted(draft.item.untouchable & draft.view.index.keys()))
-    asked = _asked(draft, graph_def, given[first].device)
-    answer = draft.settings.layouts(asked, kept)
-    if answer is None:
-        return None
-    laid_out = GraphDef(versions=graph_def.versions, library=graph_def.library)
-    for node in answer.node:
-        if node.name.startswith(f"{_STEM}/"):
-            continue
-        node.attr.pop(_COLOCATION, None)
-        if before := given.get(node.name):
-            node.device = before.device
-            if _COLOCATION in before.attr:
-                node.attr[_COLOCATION].CopyFrom(before.attr[_COLOCATION])
-        laid_out.node.append(node)
-    return laid_out
-
-
-def _asked(draft: Draft, graph_def: GraphDef, device: str) -> GraphDef:
-    """Return what TensorFlow is asked to lay out.
+def _asked(graph: Graph, given: GraphDef, dtype: int, device: str) -> GraphDef:
+    """Return what TensorFlow is asked to lay out, from a graph and its GraphDef.
 
     A convolution that nobody reads makes those in 16 bits count as the majority. Where
     they are not, those in float32 are not shown to TensorFlow, and keep their layout.
     """
-    dtype = draft.low_dtype
     asked = GraphDef()
-    asked.CopyFrom(graph_def)
+    asked.CopyFrom(given)
     on_gpu = [
         node
         for node in asked.node
         if "data_format" in node.attr
-        and device_type_at(node, draft.settings.home) == "GPU"
+        and graph.nodes[graph.index[node.name]].device_type == "GPU"
     ]
     others = [node for node in on_gpu if node.attr["T"].type != dtype]
     counted = sum(node.op in _COUNTED for node in on_gpu)
@@ -167,20 +155,19 @@ def _asked(draft: Draft, graph_def: GraphDef, device: str) -> GraphDef:
     return asked
 
 
-def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
-    """Return the graph with biases in float32 where a fused float16 one is wrong.
+def _take_biases_apart(graph: Graph) -> None:
+    """Add biases in float32, in place, where a fused float16 one is wrong.
 
     That is one that can be fused with a convolution of another layout.
 
     Before   conv(float16, NCHW) --> bias(float16) --> relu
     After    conv(float16, NCHW) --> cast --> bias(float32) --> cast --> relu
     """
-    graph = Graph(graph_def)
-    half, is_changed = types_pb2.DT_HALF, False
-    for node in graph_def.node:
-        if node.op != "BiasAdd" or device_type_at(node, home) != "GPU":
+    half = types_pb2.DT_HALF
+    for biased in graph.nodes.copy():
+        if biased.op != "BiasAdd" or biased.device_type != "GPU":
             continue
-        conv = graph.proto(name_in(node.input[0]))
+        node, conv = biased.proto, graph.nodes[biased.inputs[0].node].proto
         is_half = conv.op == "Conv2D" and conv.attr["T"].type == half
         if not is_half or ends_in_channels(conv):
             continue
@@ -195,32 +182,31 @@ def with_biases_apart(graph_def: GraphDef, home: Home | None) -> GraphDef:
             bias.input[position] = name
         last = cast_node(node.name, bias.name, (FLOAT32, half), node)
         graph.put(last, *casts, bias)
-        is_changed = True
-    return graph.to_graph_def() if is_changed else graph_def
 
 
 _MAPS, _PERMUTES = "DataFormatDimMap", "DataFormatVecPermute"
 
 
-def with_constant_axes(graph_def: GraphDef, kept: Collection[str]) -> GraphDef:
-    """Return a copy whose mapped constants are constants, but for the kept nodes."""
-    constants = {node.name: node for node in graph_def.node if node.op == "Const"}
-    graph = Graph(graph_def)
-    for node in graph_def.node:
+def fix_axes(graph: Graph, kept: Collection[str]) -> None:
+    """Make mapped constants constants, in place, but for the kept nodes."""
+    for node in graph.nodes.copy():
         if node.op not in (_MAPS, _PERMUTES) or node.name in kept:
             continue
-        source = constants.get(name_in(node.input[0]))
-        if source is None:
+        source = graph.nodes[node.inputs[0].node].proto
+        if source.op != "Const":
             continue
         given = tf.make_ndarray(source.attr["value"].tensor)
-        mapped = _mapped(node, given)
+        mapped = _mapped(node.proto, given)
         if mapped is not None:
-            controls = dict.fromkeys((*texts_of(node)[1:], *texts_of(source)))
-            where = {"inputs": controls, "device": node.device}
-            made = new_constant(node.name, mapped, shape=given.shape, **where)
-            mark(made, node)
+            made = new_constant(
+                node.name,
+                mapped,
+                shape=given.shape,
+                inputs=dict.fromkeys((*texts_of(node.proto)[1:], *texts_of(source))),
+                device=node.device,
+            )
+            mark(made, node.proto)
             graph.put(made)
-    return graph.to_graph_def()
 
 
 def _mapped(node: NodeDef, value: np.ndarray) -> np.ndarray | None:
@@ -237,26 +223,24 @@ def _mapped(node: NodeDef, value: np.ndarray) -> np.ndarray | None:
     return value[[source.index(axis) for axis in target]]
 
 
-def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
+def without_pairs(graph: Graph, given: Iterable[str]) -> GraphDef:
     """Return a copy in which nothing reads a tensor that is transposed and back.
 
     Before   x --> transpose --> transpose --> conv
     After    x --> conv
 
     Args:
-      graph_def: the graph; not written.
+      graph: not written.
       given: the names of nodes that stay, read or not.
     """
-    graph = Graph(graph_def)
-    nodes = {node.name: node.proto for node in graph.nodes}
     # Each tensor that is transposed twice, and what it is equal to.
     same: dict[str, str] = {}
-    for node in nodes.values():
-        if order := _order(node, nodes):
-            before = nodes[name_in(node.input[0])]
-            first = _order(before, nodes)
+    for node in graph.nodes:
+        if order := _order(node, graph):
+            before = graph.nodes[node.inputs[0].node]
+            first = _order(before, graph)
             if len(first) == len(order) and [first[i] for i in order] == sorted(first):
-                same[node.name] = texts_of(before)[0]
+                same[node.name] = texts_of(before.proto)[0]
 
     def read_by(node: NodeDef) -> Iterator[str]:
         for text in texts_of(node):
@@ -265,42 +249,41 @@ def without_pairs(graph_def: GraphDef, given: Iterable[str]) -> GraphDef:
             yield text
 
     def sources(name: str) -> list[str]:
-        return [name_in(text) for text in read_by(nodes[name])]
+        return [name_in(text) for text in read_by(graph.proto(name))]
 
     staying = set(reached(given, sources))
-    return graph.redirected(read_by, nodes.keys() - staying)
+    return graph.redirected(read_by, graph.index.keys() - staying)
 
 
-def _order(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[int]:
+def _order(node: Node, graph: Graph) -> list[int]:
     """Return the axes that a transpose reads one after the other, if it says so."""
-    if node.op != "Transpose" or len(node.input) != 2:
+    if node.op != "Transpose" or len(node.proto.input) != 2:
         return []
-    axes = nodes[name_in(node.input[1])]
+    axes = graph.nodes[node.inputs[1].node].proto
     if axes.op != "Const":
         return []
     values = tf.make_ndarray(axes.attr["value"].tensor)
     return [int(axis) for axis in np.atleast_1d(values)]
 
 
-def _transpose_seconds(draft: Draft, graph_def: GraphDef) -> float:
+def _transpose_seconds(draft: Draft, graph: Graph) -> float:
     """Return the seconds per step of a graph's transposes that are read."""
     view, models = draft.view, draft.settings.models
-    nodes = {node.name: node for node in graph_def.node}
-    read = {name_in(text) for node in graph_def.node for text in node.input}
     total = 0.0
-    for node in graph_def.node:
-        if node.op != "Transpose" or node.name not in read:
+    for node in graph.nodes:
+        is_read = graph.output_ports(node.index) or graph.control_readers(node.index)
+        if node.op != "Transpose" or not is_read:
             continue
-        dtype = DTYPE_NAMES.get(node.attr["T"].type)
+        dtype = DTYPE_NAMES.get(node.proto.attr["T"].type)
         if dtype is None:
             continue
-        name, output = split_input(node.input[0])
-        while name not in view.index:
+        port = node.inputs[0]
+        while (name := graph.nodes[port.node].name) not in view.index:
             # A new node: its operand is as large.
-            name, output = split_input(nodes[name].input[0])
-        port = Port(view.index[name], output)
+            port = graph.nodes[port.node].inputs[0]
+        port = Port(view.index[name], port.output)
         spec = TensorSpec(known_shape(draft.shapes, view, port), dtype)
-        model = models.get(device_type_at(node, draft.settings.home)) or models["CPU"]
+        model = models.get(node.device_type) or models["CPU"]
         call = OpCall("Transpose", {}, (spec,), (spec,))
         total += model.price(call, dtype).seconds * view.weight(port.node)
     return total

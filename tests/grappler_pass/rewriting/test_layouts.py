@@ -19,7 +19,7 @@ from grappler_pass.graph.view import Graph, Item, Reader
 from grappler_pass.pipeline import Rewrite, optimize
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Cause
-from grappler_pass.rewriting.layouts import with_constant_axes, without_pairs
+from grappler_pass.rewriting.layouts import fix_axes, without_pairs
 from tests.text_graph import graph_from_text, text_from_graph
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -156,7 +156,9 @@ def test_what_is_transposed_and_back_is_read_as_it_was() -> None:
         f = Relu(e)
         """
     )
-    assert text_from_graph(without_pairs(graph_def, ["x", "a", "d", "f"])) == "\n".join(
+    assert text_from_graph(
+        without_pairs(Graph(graph_def), ["x", "a", "d", "f"])
+    ) == "\n".join(
         [
             "first = Const",
             "x = Placeholder dtype=float32",
@@ -184,7 +186,9 @@ def test_mapped_axes_are_what_tensorflow_makes_of_them(
     with tf.Graph().as_default() as graph:
         given = tf.constant(value, tf.int32, name="given")
         made = getattr(tf.raw_ops, op)(x=given, name="made")
-    folded = with_constant_axes(graph.as_graph_def(), ())
+    edited = Graph(graph.as_graph_def())
+    fix_axes(edited, ())
+    folded = edited.to_graph_def()
     with tf.compat.v1.Session(graph=graph) as session:
         wanted = session.run(made)
     with tf.Graph().as_default() as graph:
@@ -202,4 +206,6 @@ def test_axes_that_somebody_relies_on_stay_as_they_are() -> None:
     with tf.Graph().as_default() as graph:
         tf.raw_ops.DataFormatDimMap(x=tf.constant([1], name="given"), name="made")
     given = graph.as_graph_def()
-    assert with_constant_axes(given, {"made"}).node == given.node
+    edited = Graph(given)
+    fix_axes(edited, {"made"})
+    assert edited.to_graph_def().node == given.node
