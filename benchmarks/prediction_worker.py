@@ -17,7 +17,7 @@ from benchmarks.catalog import entry
 from benchmarks.prediction import Figures
 from benchmarks.steps import Step, build_model, seconds_of, step_of
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import plan_graph
+from grappler_pass.pipeline import draft_graph
 from grappler_pass.planning.plan import Plan
 from tf_amp.config import scope_registry
 from tf_amp.rewriting import graph_settings
@@ -73,13 +73,13 @@ def _planned(graph: CapturedGraph) -> Plan:
     """Plan as the program will."""
     graph_def = GraphDef.FromString(graph.graph_def)
     scope = scope_registry.RegisteredScope("benchmark", current_config())
-    return plan_graph(
+    return draft_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
         graph_settings.settings_for(scope, graph_def),
         shapes=lambda: graph.shapes,
         name="step",
-    )
+    ).plan
 
 
 def _time(float32: Step, mixed: Step, *, seconds: float) -> tuple[float, float]:

@@ -63,12 +63,8 @@ def _shape(draft: Draft) -> Draft:
     """Infer shapes where there is a product; nothing else can be in 16 bits."""
     lists = draft.settings.lists
     has_product = any(lists.list_of(node.op) == ALLOW for node in draft.view.nodes)
-    return (
-        _shape_anyway(draft) if has_product else dataclasses.replace(draft, shapes={})
-    )
-
-
-def _shape_anyway(draft: Draft) -> Draft:
+    if not has_product and not draft.is_shown:
+        return dataclasses.replace(draft, shapes={})
     shapes = fill_shapes(draft.view, draft.infer_shapes())
     return dataclasses.replace(draft, shapes=shapes)
 
@@ -91,10 +87,8 @@ def constrained(draft: Draft) -> Draft:
 
 def _price(draft: Draft) -> Draft:
     """Price what may be in 16 bits; where nothing may, no price changes the plan."""
-    return _price_anyway(draft) if draft.has_candidates else draft
-
-
-def _price_anyway(draft: Draft) -> Draft:
+    if not draft.has_candidates and not draft.is_shown:
+        return draft
     settings = draft.settings
     reads = VariableReads.from_view(draft.view)
     kept = kept_weights.weights_of(draft.view, settings)
@@ -217,18 +211,6 @@ def _rewrite_from(draft: Draft) -> Rewrite:
     return Rewrite(draft.rewritten, draft.plan, changed)
 
 
-def plan_graph(
-    graph_def: GraphDef,
-    item: Item,
-    settings: Settings,
-    *,
-    shapes: Callable[[], Shapes],
-    name: str = "",
-) -> Plan:
-    """Return the plan that `optimize` would carry out; errors as of `draft_graph`."""
-    return draft_graph(graph_def, item, settings, shapes=shapes, name=name).plan
-
-
 def draft_graph(
     graph_def: GraphDef,
     item: Item,
@@ -237,17 +219,14 @@ def draft_graph(
     shapes: Callable[[], Shapes],
     name: str = "",
 ) -> Draft:
-    """Return the draft of what `optimize` would do, priced whatever comes of it.
+    """Return the draft of what `optimize` would do, with its plan, and all prices.
 
     Raises:
       StageError: a stage failed.
     """
-    draft = Draft(graph_def, item, settings, shapes, name)
+    draft = Draft(graph_def, item, settings, shapes, name, is_shown=True)
     # Without own steps nothing after planning can change the plan.
-    stages = dict(PLANNING if settings.own_steps is None else STAGES)
-    # Who asks for a plan asks what the graph takes, too.
-    stages["shape"], stages["price"] = _shape_anyway, _price_anyway
-    return _run(tuple(stages.items()), draft, None)
+    return _run(PLANNING if settings.own_steps is None else STAGES, draft, None)
 
 
 def _run(

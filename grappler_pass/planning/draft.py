@@ -248,6 +248,7 @@ class Draft:
 
     Attributes:
       given: the graph as it arrived, `graph_def` with what is fused in it.
+      is_shown: whether somebody asks what the graph takes, whatever comes of it.
       kept: weights that cost no cast, since they are kept in 16 bits between calls.
     """
 
@@ -256,6 +257,7 @@ class Draft:
     settings: Settings
     infer_shapes: Callable[[], Shapes]
     name: str
+    is_shown: bool = False
     view: Graph = _LATER
     slots: SlotTable = _LATER
     constraints: Constraints = _LATER

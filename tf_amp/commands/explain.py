@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     """Plan what the command line names, print the plans, return the exit code."""
     source = Source(options)
     check_tensorflow()
-    from grappler_pass.pipeline import plan_graph
+    from grappler_pass.pipeline import draft_graph
     from tf_amp.tools.explanation import explain_saved_model
 
     def print_plans(plans: Iterable[Plan | Prediction]) -> None:
@@ -55,13 +55,13 @@ def main(options: argparse.Namespace) -> int:
             show(*(plan.top(options.top) for plan in plans))
 
     def look(case: GraphCase) -> Plan:
-        return plan_graph(
+        return draft_graph(
             case.graph_def,
             case.item,
             case.settings,
             shapes=lambda: case.shapes,
             name=case.name,
-        )
+        ).plan
 
     def print_ranked(plans: Iterable[Plan]) -> None:
         ranked = sorted(plans, key=lambda plan: -plan.seconds_before)

@@ -141,10 +141,10 @@ def unplanned(name: str, graph: GraphDef, item: Item, settings: Settings) -> Rew
 
     It says for each slot why it stays float32; the graph is left alone.
     """
-    from grappler_pass.pipeline import Rewrite, plan_graph
+    from grappler_pass.pipeline import Rewrite, draft_graph
 
     # Where lists count, since it is by them that the graph was left alone.
     listed = dataclasses.replace(settings, opt_level="O2", own_steps=None, memory=None)
-    plan = plan_graph(graph, item, listed, shapes=dict, name=name)
+    plan = draft_graph(graph, item, listed, shapes=dict, name=name).plan
     plan = dataclasses.replace(plan, opt_level=settings.opt_level)
     return Rewrite(graph, plan, changed=False)

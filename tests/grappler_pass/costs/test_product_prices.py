@@ -13,7 +13,7 @@ from grappler_pass.costs.op_work import works_of
 from grappler_pass.graph.op_table import OP_TABLE, Errors
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import plan_graph
+from grappler_pass.pipeline import draft_graph
 from tests.op_calls import MODELS, spec
 from tests.text_graph import graph_from_text
 from tf_amp.config.amp_config import AmpConfig
@@ -302,12 +302,12 @@ RNN = """
 
 def test_a_recurrent_layer_goes_low_for_what_it_gains() -> None:
     graph_def = graph_from_text(RNN)
-    plan = plan_graph(
+    plan = draft_graph(
         graph_def,
         Item(fetch=("y",)),
         target_of("v100", "float16").settings(AmpConfig()),
         shapes=lambda: shapes_from_graph_def(graph_def),
-    )
+    ).plan
     rows = {decision.slot.node: decision for decision in plan.decisions}
     rnn = rows["rnn"]
     assert rnn.is_low and rows["product"].is_low

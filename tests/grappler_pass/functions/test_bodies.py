@@ -26,7 +26,7 @@ from grappler_pass.functions.conversion import (
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import TRIP_COUNT_GUESS, Item
-from grappler_pass.pipeline import plan_graph
+from grappler_pass.pipeline import draft_graph
 from grappler_pass.planning.plan import Cause, Plan
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_valid, ops_with_dtype
@@ -51,7 +51,7 @@ def named(found: Mapping[str, Body], beginning: str) -> Body:
 
 def planned(body: Body) -> Plan:
     settings = settings_of("bfloat16", "O2")
-    return plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
+    return draft_graph(body.graph_def, body.item, settings, shapes=body.shapes).plan
 
 
 X = tf.TensorSpec((4, 8))

@@ -18,7 +18,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import Graph, Item
-from grappler_pass.pipeline import Settings, plan_graph
+from grappler_pass.pipeline import Settings, draft_graph
 from grappler_pass.planning.decisions import peak_of
 from grappler_pass.planning.draft import CastPlan, Draft, plan_casts
 from grappler_pass.planning.plan import Plan
@@ -185,7 +185,8 @@ def plan_of(batch: int, level: str) -> Plan:
     models = {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
     settings = settings_of("bfloat16", level, models=models, tie=0.0)
     item = Item(fetch=("y",))
-    return plan_graph(graph, item, settings, shapes=lambda: shapes_of(graph))
+    shapes = shapes_of(graph)
+    return draft_graph(graph, item, settings, shapes=lambda: shapes).plan
 
 
 def test_a_plan_tells_the_memory_of_both_precisions() -> None:

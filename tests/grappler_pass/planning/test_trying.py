@@ -15,7 +15,7 @@ from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite, optimize, plan_graph
+from grappler_pass.pipeline import Rewrite, draft_graph, optimize
 from grappler_pass.planning.draft import Draft, Outcome, Settings, Trial
 from grappler_pass.planning.plan import Cause
 from tf_amp.tracing.grappler_preview import (
@@ -209,5 +209,6 @@ def test_only_what_may_gain_is_tried_where_that_is_asked_for(
 def test_the_plan_that_is_explained_is_the_one_that_is_run(graph: Graph) -> None:
     steps = Steps(Outcome.SLOWER)
     graph_def, item, shapes = graph
-    assert plan_graph(graph_def, item, settings(steps), shapes=shapes).is_empty
+    draft = draft_graph(graph_def, item, settings(steps), shapes=shapes)
+    assert draft.plan.is_empty
     assert len(steps.asked) == 1

@@ -126,9 +126,9 @@ def test_a_graph_is_measured_by_the_names_of_its_placeholders():
 def _planned(low_dtype, ranges):
     graph_def, item = _relu_chain()
     chosen = dataclasses.replace(rewriting_settings(low_dtype), ranges=ranges)
-    return pipeline.plan_graph(
+    return pipeline.draft_graph(
         graph_def, item, chosen, shapes=lambda: shapes_from_graph_def(graph_def)
-    )
+    ).plan
 
 
 def _relu_chain():
