@@ -47,6 +47,7 @@ from grappler_pass.functions.conversion import (
     rename_functions,
     set_known,
 )
+from grappler_pass.graph.frames import TRIP_COUNT_GUESS, compared_to, counts_in
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, WHILE_OPS
 from grappler_pass.graph.op_traits import is_update
@@ -59,14 +60,11 @@ from grappler_pass.graph.shapes import (
 )
 from grappler_pass.graph.type_slots import FLOATING
 from grappler_pass.graph.view import (
-    TRIP_COUNT_GUESS,
     Graph,
     Item,
     Node,
     Port,
     Reader,
-    compared_to,
-    counts_in,
 )
 from grappler_pass.graph.walks import reached
 from grappler_pass.planning.plan import Plan

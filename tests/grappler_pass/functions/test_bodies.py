@@ -23,9 +23,10 @@ from grappler_pass.functions.conversion import (
     library_of,
     rename_functions,
 )
+from grappler_pass.graph.frames import TRIP_COUNT_GUESS
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import TRIP_COUNT_GUESS, Item
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import draft_graph
 from grappler_pass.planning.plan import Cause, Plan
 from tests.rewriters import rewritten_by, settings_of

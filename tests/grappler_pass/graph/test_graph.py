@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph.view import (
-    TRIP_COUNT_GUESS,
-    Graph,
-    GraphError,
-    Item,
-    Port,
-)
+from grappler_pass.graph.frames import TRIP_COUNT_GUESS
+from grappler_pass.graph.view import Graph, GraphError, Item, Port
 from tests.text_graph import graph_from_text
 
 LOOP = """
