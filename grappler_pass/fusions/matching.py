@@ -229,44 +229,33 @@ class Match(NamedTuple):
     write: Callable[[NewNodes], None]
 
 
+@dataclasses.dataclass
 class NewNodes:
     """The nodes of one rewrite.
 
     Attributes:
+      graph: that they are for.
+      edited: the same, as it becomes.
       shapes: of all nodes of the graph, by name; those of new ones are put in.
+      match: in the place of which they are put.
     """
 
-    def __init__(
-        self,
-        graph: PricedGraph,
-        edited: Graph,
-        shapes: dict[str, tuple[Shape | None, ...]],
-        match: Match,
-    ) -> None:
-        """Begin without any.
-
-        Args:
-          graph: that they are for.
-          edited: the same, as it becomes.
-          shapes: of its nodes.
-          match: in the place of which they are put.
-        """
-        self._graph = graph
-        self._edited = edited
-        self._near, self._anchor = match.near, match.anchor
-        self._count = 0
-        self.shapes = shapes
+    graph: PricedGraph
+    edited: Graph
+    shapes: dict[str, tuple[Shape | None, ...]]
+    match: Match
+    _count: int = 0
 
     def text(self, port: Port) -> str:
         """Return how inputs name a tensor of the graph."""
-        return self._graph.view.text(port)
+        return self.graph.view.text(port)
 
     def replace(self, given: Node, made: NodeDef) -> NodeDef:
         """Put a node in the place of a given one, under its name."""
         made.name = given.name
         made.input.extend(text for text in controls(given) if text not in made.input)
         mark(made, given.proto)
-        self._edited.put(made)
+        self.edited.put(made)
         return made
 
     def pass_on(self, given: Node, name: str) -> None:
@@ -275,20 +264,20 @@ class NewNodes:
 
     def add(self, node: NodeDef, what: str, shape: Shape) -> str:
         """Take in a further node, and return its name."""
-        name = f"{self._near.name}/tf_amp_{self._count}_{what}"
+        name = f"{self.match.near.name}/tf_amp_{self._count}_{what}"
         self._count += 1
-        node.name = self._edited.unused(name)
-        node.device = self._near.device
-        mark(node, self._near.proto)
+        node.name = self.edited.unused(name)
+        node.device = self.match.near.device
+        mark(node, self.match.near.proto)
         self.shapes[node.name] = (shape,)
-        return self._edited.add(node)
+        return self.edited.add(node)
 
     def computed(self, op: str, what: str, inputs: Sequence[str], shape: Shape) -> str:
         """Take in a further float32 operation, and return its name.
 
         Of constants alone that is a constant, too: its result.
         """
-        nodes = [self._edited.proto(name_in(text)) for text in inputs]
+        nodes = [self.edited.proto(name_in(text)) for text in inputs]
         if all(node.op == "Const" for node in nodes):
             values = (tf.make_ndarray(node.attr["value"].tensor) for node in nodes)
             return self.add(self.constant(_FOLDED[op](*values), DT_FLOAT), what, shape)
@@ -298,7 +287,7 @@ class NewNodes:
     def shaped(self, port: Port, shape: tuple[int, ...]) -> str:
         """Return what holds the values of a port in some shape."""
         text = self.text(port)
-        if self._graph.shape(port) == shape:
+        if self.graph.shape(port) == shape:
             return text
         return self.computed("Reshape", "values", (text, self.sizes(shape)), shape)
 
@@ -314,7 +303,7 @@ class NewNodes:
         anchor: Port | None = None,
     ) -> NodeDef:
         """Return a constant that waits for an anchor, and so is in its loop."""
-        awaited = self._graph.view.nodes[(anchor or self._anchor).node].name
+        awaited = self.graph.view.nodes[(anchor or self.match.anchor).node].name
         return new_constant("", value, dtype, shape, inputs=[f"^{awaited}"])
 
 
