@@ -39,8 +39,12 @@ from grappler_pass.costs.calls import (
     text,
     texts,
 )
-from grappler_pass.graph.fusions import SPLIT_IN_BFLOAT16, epilogue_of
-from grappler_pass.graph.op_table import EINSUM_OPS, RECURRENT_OPS
+from grappler_pass.graph.op_table import (
+    EINSUM_OPS,
+    RECURRENT_OPS,
+    SPLIT_IN_BFLOAT16,
+    epilogue_of,
+)
 
 _HIDDEN = "ABCDEFGH"
 # Which input is the filter, where it is not the second.

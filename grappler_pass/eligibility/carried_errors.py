@@ -28,9 +28,8 @@ from grappler_pass.costs.op_classes import (
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
 from grappler_pass.eligibility.regions import values_of
 from grappler_pass.graph import op_table as table
-from grappler_pass.graph.fusions import fused_parts
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
+from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors, fused_parts
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable

@@ -24,7 +24,7 @@ from grappler_pass.eligibility.known_wrong import (
     is_imprecise,
 )
 from grappler_pass.graph.editing import data_of, new_node
-from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
+from grappler_pass.graph.op_table import ROOTS, epilogue_of, fused_parts
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import Graph
@@ -46,7 +46,7 @@ def parts_of(proto: NodeDef) -> tuple[FusedPart, ...]:
     The first part reads the node's first two inputs; each later one reads the part
     before it and then its own.
     """
-    root = root_of(proto.op)
+    root = ROOTS.get(proto.op)
     if root is None or "fused_ops" not in proto.attr:
         return ()
     parts = [FusedPart(root, (0, 1))]
@@ -157,7 +157,7 @@ def lost_shape(proto: NodeDef, device_type: str, shape: Shape | None) -> Shape |
     Of no images oneDNN's convolutions make a result of these images' shape, in every
     type. A fused one adds its bias to that; a bias of its own refuses it.
     """
-    is_convolution = role_of(root_of(proto.op) or proto.op) is Role.FORWARD
+    is_convolution = role_of(ROOTS.get(proto.op, proto.op)) is Role.FORWARD
     if not is_convolution or device_type != "CPU" or shape is None:
         return None
     channels = shape[-1] if ends_in_channels(proto) else shape[1]

@@ -17,7 +17,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.graph.fusions import fused_parts, root_of
+from grappler_pass.graph.op_table import ROOTS, fused_parts
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import Graph, Node
@@ -76,7 +76,7 @@ class Kernel:
     @property
     def op(self) -> str:
         """The op that the node begins with: of a fused one that of its product."""
-        return root_of(self.proto.op) or str(self.proto.op)
+        return ROOTS.get(self.proto.op, str(self.proto.op))
 
     @cached_attribute
     def key(self) -> str:

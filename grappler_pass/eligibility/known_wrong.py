@@ -30,7 +30,7 @@ from grappler_pass.eligibility.kernels import (
     convolution_of,
     role_of,
 )
-from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.op_table import ROOTS
 from grappler_pass.graph.shapes import static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, kernel_exists
 from grappler_pass.graph.view import Graph, Node
@@ -374,7 +374,7 @@ _SIZES_OF: Mapping[Role, Callable[[Kernel], Any]] = {
 
 def may_be_wrong(op: str) -> bool:
     """Return whether the table has rows of an op: of a fused one, of its product."""
-    op = root_of(op) or op
+    op = ROOTS.get(op, op)
     return op in _ROWS_OF_OP or role_of(op) is not Role.OTHER
 
 

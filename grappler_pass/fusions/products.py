@@ -58,8 +58,7 @@ from grappler_pass.fusions.matching import (
     part_of,
     with_inputs,
 )
-from grappler_pass.graph.fusions import ROOTS
-from grappler_pass.graph.op_table import ADDITION_OPS
+from grappler_pass.graph.op_table import ADDITION_OPS, ROOTS
 from grappler_pass.graph.shapes import Shape, static
 from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import Node

@@ -14,8 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
-from grappler_pass.graph.fusions import ops_within, root_of
-from grappler_pass.graph.op_table import DENY, LIST_NAMES, OP_TABLE
+from grappler_pass.graph.op_table import DENY, LIST_NAMES, OP_TABLE, ROOTS, ops_within
 
 Edits = Mapping[str, Iterable[str]]
 _BY_USER = "put there by the user"
@@ -118,7 +117,7 @@ class OpLists:
         if moved:
             held = [(self.list_of(each), each) for each in (op, *moved)]
             strictest = [each for to in (DENY, None) for of, each in held if of == to]
-            roots = [each for each in moved if each == root_of(op)]
+            roots = [each for each in moved if each == ROOTS.get(op)]
             op = (*strictest, *roots, op)[0]
         reason = self.reason_of(op)
         if op != node.op:

@@ -28,8 +28,7 @@ from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS, REDUCTIONS
 from grappler_pass.eligibility.fused_ops import RESHAPING_NODES, lost_shape
 from grappler_pass.eligibility.reads import VariableReads, is_free_down
 from grappler_pass.graph import op_table as table
-from grappler_pass.graph.fusions import root_of
-from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS, VIEW_OPS
+from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS, ROOTS, VIEW_OPS
 from grappler_pass.graph.op_traits import is_random
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, variable_shape
 from grappler_pass.graph.type_slots import (
@@ -275,7 +274,7 @@ class Pricer:
     def _product_alone_price(self, node: Node, fused: Price) -> Price:
         """Return the price of a low product, its cast and what is fused behind it."""
         call = self.call(node)
-        product = call._replace(op=root_of(node.op) or node.op, inputs=call.inputs[:2])
+        product = call._replace(op=ROOTS.get(node.op, node.op), inputs=call.inputs[:2])
         low = self.model(node).price(product, self._low_dtype)
         whole = self.model(node).price(product, "float32")
         behind = max(fused.seconds - whole.seconds, 0.0)

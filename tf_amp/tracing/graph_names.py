@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from grappler_pass.fork_safety import renewed_lock
-from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.op_table import ROOTS
 from tf_amp._tensorflow_private.tracing import TRACING_METHOD, outwards
 
 SESSION = "graph of a Session"
@@ -183,7 +183,7 @@ def ops_behind(last: Any, fused_op: str) -> tuple[Any, ...]:
     Those on the nearest way from what it begins with; where there are two such ways,
     of both, since either may be the one.
     """
-    root = root_of(fused_op)
+    root = ROOTS.get(fused_op)
     if root is None:
         return (last,)
     kind = _VERSION.sub("", root)

@@ -7,7 +7,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 
 from grappler_pass.eligibility.fused_ops import needs_split
-from grappler_pass.graph import fusions
+from grappler_pass.graph import op_table
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, DENY, INFER
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
@@ -81,10 +81,10 @@ def fused_node(op: str, *names: str) -> NodeDef:
 
 def test_every_op_that_a_fused_one_may_be_made_of_exists() -> None:
     tables = (
-        fusions.ROOTS.values(),
-        fusions._WITHIN.values(),
-        (each.stands_for for each in fusions.EPILOGUES.values()),
-        (each.part for each in fusions.EPILOGUES.values()),
+        op_table.ROOTS.values(),
+        op_table._WITHIN.values(),
+        (each.stands_for for each in op_table.EPILOGUES.values()),
+        (each.part for each in op_table.EPILOGUES.values()),
     )
     ops = {op for table in tables for names in table for op in names.split()}
     assert [op for op in sorted(ops) if op_def_registry.get(op) is None] == []
@@ -95,14 +95,14 @@ def test_a_fused_op_is_shipped_on_the_list_of_what_it_begins_with(
     low_dtype: str,
 ) -> None:
     lists = OpLists.for_dtype(low_dtype)
-    for fused, root in fusions.ROOTS.items():
+    for fused, root in op_table.ROOTS.items():
         if op_def_registry.get(fused) is not None:
             assert lists.list_of(fused) == lists.list_of(root), fused
 
 
 def test_a_fused_op_is_priced_as_its_parts_where_it_is_split_into_them() -> None:
     split = set()
-    for op in fusions.ROOTS:
+    for op in op_table.ROOTS:
         op_def = op_def_registry.get(op)
         if op_def is None or all(attr.name != "fused_ops" for attr in op_def.attr):
             continue
@@ -110,7 +110,7 @@ def test_a_fused_op_is_priced_as_its_parts_where_it_is_split_into_them() -> None
         node.input.extend("xwb")
         if needs_split(node, DTYPE_ENUMS["bfloat16"], "CPU"):
             split.add(op)
-    assert split == fusions.SPLIT_IN_BFLOAT16
+    assert split == op_table.SPLIT_IN_BFLOAT16
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_fused_node_is_on_the_strictest_list_of_its_moved_parts(
     assert SHIPPED.place_of(node).list_name == ALLOW
     found = SHIPPED.edited(**edit).place_of(node)
     assert found.list_name == place
-    assert found.op in (node.op, *fusions.ops_within(node))
+    assert found.op in (node.op, *op_table.ops_within(node))
 
 
 def test_a_denied_part_of_a_fused_node_is_named_and_taints_what_it_feeds() -> None:
