@@ -134,57 +134,45 @@ def _convert(graph: Graph, view: Graph, casts: CastPlan) -> None:
         graph.wait(node.name, [f"^{view.nodes[i].name}" for i in awaited])
 
 
-def _made_for(view: Graph, conversion: Conversion, graph: Graph) -> tuple[NodeDef, ...]:
-    """Return the nodes that make a converted tensor; the last one's output is it."""
-    if conversion.is_identity:
-        return ()
-    producer = view.nodes[conversion.port.node]
-    suffix = f"_{conversion.port.output}" if conversion.port.output else ""
-    target = DTYPE_NAMES[conversion.target_dtype]
-    stem = f"{producer.name}{suffix}/{CAST_STEM}{target}"
-    if conversion.folds:
-        constant = cast_constant(producer.proto, conversion.target_dtype)
-        constant.name = graph.unused(stem)
-        return (constant,)
-    if conversion.hoist:
-        return _hoisted(view, conversion, stem, graph)
-    source = view.text(conversion.source)
-    cast = _cast(graph.unused(stem), source, conversion, producer.proto)
-    cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
-    return (cast,)
+def _made_for(view: Graph, conversion: Conversion, graph: Graph) -> list[NodeDef]:
+    """Return the nodes that make a converted tensor; the last one's output is it.
 
-
-def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> NodeDef:
-    types = (conversion.source_dtype, conversion.target_dtype)
-    cast = cast_node(name, source, types, near)
-    cast.device = conversion.device
-    return cast
-
-
-def _hoisted(
-    view: Graph, conversion: Conversion, stem: str, graph: Graph
-) -> tuple[NodeDef, ...]:
-    """Read and cast a variable outside its loops, and enter the low value.
+    A variable is read and cast outside its loops, and the low value enters these:
 
     Before   handle --> enter --> read --> cast (every iteration)
     After    handle --> read --> cast --> enter (once)
     """
-    given = view.nodes[conversion.port.node].proto
-    outermost = view.nodes[conversion.hoist[-1]]
-    read = deepcopy(given)
-    read.name = graph.unused(f"{stem}/read")
-    read.input[:] = [view.text(outermost.inputs[0])]
-    mark(read, given)
-    made = [read, _cast(graph.unused(stem), read.name, conversion, given)]
+    if conversion.is_identity:
+        return []
+    given, target = view.nodes[conversion.port.node].proto, conversion.target_dtype
+    suffix = f"_{conversion.port.output}" if conversion.port.output else ""
+    stem = f"{given.name}{suffix}/{CAST_STEM}{DTYPE_NAMES[target]}"
+    if conversion.folds:
+        constant = cast_constant(given, target)
+        constant.name = graph.unused(stem)
+        return [constant]
+    made: list[NodeDef] = []
+    source = view.text(conversion.source)
+    if conversion.hoist:
+        read = deepcopy(given)
+        read.name = source = graph.unused(f"{stem}/read")
+        read.input[:] = [view.text(view.nodes[conversion.hoist[-1]].inputs[0])]
+        mark(read, given)
+        made.append(read)
+    types = conversion.source_dtype, target
+    cast = cast_node(graph.unused(stem), source, types, given)
+    cast.device = conversion.device
+    cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
+    made.append(cast)
     for number in reversed(conversion.hoist):
         enter = deepcopy(view.nodes[number].proto)
         enter.name = graph.unused(f"{stem}/enter")
         enter.device = conversion.device
         enter.input[:] = [made[-1].name]
-        enter.attr["T"].type = conversion.target_dtype
+        enter.attr["T"].type = target
         mark(enter, given)
         made.append(enter)
-    return tuple(made)
+    return made
 
 
 def cast_constant(given: NodeDef, target: int) -> NodeDef:
