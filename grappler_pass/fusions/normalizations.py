@@ -177,7 +177,11 @@ def normalized_biases(graph: PricedGraph) -> Iterator[Match]:
     changed: set[str] = set()
     view = graph.view
     for norm in view.nodes:
-        if norm.op not in _NORMS or not _is_of_batch(norm):
+        if norm.op not in _NORMS:
+            continue
+        attrs = (attr_of(norm.proto, name) for name in ("is_training", _FACTOR, "T"))
+        is_training, factor, dtype = attrs
+        if not is_training.b or factor.f != 1.0 or dtype.type != DT_FLOAT:
             continue
         biased = view.nodes[norm.inputs[0].node]
         bias = _bias_of(biased)
@@ -247,12 +251,6 @@ def _bias_of(node: Node) -> Port | None:
         return node.inputs[1]
     parts = [part.op for part in parts_of(node.proto)]
     return node.inputs[2] if parts[1:] == ["BiasAdd"] else None
-
-
-def _is_of_batch(norm: Node) -> bool:
-    attrs = (attr_of(norm.proto, name) for name in ("is_training", _FACTOR, "T"))
-    is_training, factor, dtype = attrs
-    return bool(is_training.b and factor.f == 1.0 and dtype.type == DT_FLOAT)
 
 
 def _layout(node: Node) -> bytes:

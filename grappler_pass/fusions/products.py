@@ -166,14 +166,6 @@ class _Fold:
         self._weights = static(graph.shape(found.ports["weights"])) or ()
         self._vector = ((graph.result_shape(product) or ())[-1] or 0,)
 
-    def _scale_shape(self) -> tuple[int, ...]:
-        """Return how scales broadcast to the weights."""
-        if self._op == "DepthwiseConv2dNative":
-            return self._weights[-2:]
-        if self._op == "MatMul" and attr_of(self._product.proto, "transpose_b").b:
-            return (*self._vector, 1)
-        return self._vector
-
     def seconds(self) -> float:
         """Return what a fold saves per step; 0.0 where that is uncertain."""
         graph, ports, product = self._graph, self._ports, self._product
@@ -203,7 +195,13 @@ class _Fold:
     def write(self, new: NewNodes) -> None:
         """Scale the weights; what multiplied now passes the product on."""
         ports, nodes, product = self._ports, self._nodes, self._product
-        scale = new.shaped(ports["scale"], self._scale_shape())
+        # How scales broadcast to the weights.
+        shape: tuple[int, ...] = self._vector
+        if self._op == "DepthwiseConv2dNative":
+            shape = self._weights[-2:]
+        elif self._op == "MatMul" and attr_of(product.proto, "transpose_b").b:
+            shape = (*shape, 1)
+        scale = new.shaped(ports["scale"], shape)
         operands = new.text(ports["weights"]), scale
         scaled = new.computed("Mul", "weights", operands, self._weights)
         x = new.text(ports["x"])

@@ -82,17 +82,14 @@ def fuse(draft: Draft) -> Draft:
         draft = _with_rewrites(draft, rule, seconds, why_off)
         paying = [match for match in matches if match.seconds > 0.0 and not why_off]
         if paying:
-            draft = _written(draft, graph, paying)
+            edited, shapes = draft.view.copy(), dict(draft.shapes)
+            for match in paying:
+                match.write(NewNodes(graph, edited, shapes, match))
+            fused = edited.to_graph_def()
+            draft = dataclasses.replace(
+                draft, graph_def=fused, view=edited, shapes=shapes
+            )
     return draft
-
-
-def _written(draft: Draft, graph: PricedGraph, matches: Iterable[Match]) -> Draft:
-    """Return the draft of a graph in which some matches are replaced."""
-    edited, shapes = draft.view.copy(), dict(draft.shapes)
-    for match in matches:
-        match.write(NewNodes(graph, edited, shapes, match))
-    graph_def = edited.to_graph_def()
-    return dataclasses.replace(draft, graph_def=graph_def, view=edited, shapes=shapes)
 
 
 def keep_weights(draft: Draft) -> Draft:

@@ -33,16 +33,15 @@ def reached(
     """
     waiting: deque[T] = deque()
     seen = set()
-
-    def add(things: Iterable[T]) -> None:
+    things = starts
+    while True:
         for thing in things:
             mark = thing if key is None else key(thing)
             if mark not in seen:
                 seen.add(mark)
                 waiting.append(thing)
-
-    add(starts)
-    while waiting:
+        if not waiting:
+            return
         thing = waiting.popleft()
         yield thing
-        add(following(thing))
+        things = following(thing)
