@@ -1,7 +1,7 @@
 """The four op lists for one low dtype, and a user's changes to them.
 
-`op_table` says which op is on which list and why; here the lists are made, kept
-disjoint, and edited. What the lists mean for a graph is decided in `eligibility.rules`.
+`op_table` says which op is on which list and why; here the lists are made and edited.
+No op is on two. What the lists mean for a graph is decided in `eligibility.rules`.
 """
 
 from __future__ import annotations
@@ -38,35 +38,19 @@ class OpLists:
 
     Attributes:
       low_dtype: "bfloat16" or "float16".
-      lists: list name ("allow", "infer", "deny", "clear") to its ops; disjoint.
+      places: op to the name of its list: "allow", "infer", "deny" or "clear".
       reasons: op to why it is there.
     """
 
     low_dtype: str
-    lists: Mapping[str, frozenset[str]]
+    places: Mapping[str, str]
     reasons: Mapping[str, str] = dataclasses.field(compare=False)
-    _list_of: Mapping[str, str] = dataclasses.field(
-        init=False, repr=False, compare=False
-    )
-
-    def __post_init__(self) -> None:
-        """Index the lists; raise OpListError where an op is in two."""
-        list_of: dict[str, str] = {}
-        for name in LIST_NAMES:
-            for op in sorted(self.lists[name]):
-                if op in list_of:
-                    raise OpListError(
-                        f"op {op!r} is in two lists, {list_of[op]!r} and {name!r}; "
-                        "remove it from one of them"
-                    )
-                list_of[op] = name
-        object.__setattr__(self, "_list_of", list_of)
 
     @cached_attribute
     def moved(self) -> frozenset[str]:
         """The ops that are not on the list that they are on as shipped."""
         shipped = OpLists.for_dtype(self.low_dtype)
-        ops = self._list_of.keys() | shipped._list_of.keys()
+        ops = self.places.keys() | shipped.places.keys()
         return frozenset(o for o in ops if self.list_of(o) != shipped.list_of(o))
 
     @cached_attribute
@@ -85,23 +69,19 @@ class OpLists:
             raise OpListError(
                 f"op lists exist for 'bfloat16' and 'float16', not for {low_dtype!r}"
             )
-        placed = [(row, getattr(row, low_dtype)) for row in OP_TABLE]
         return cls(
-            low_dtype=low_dtype,
-            lists={
-                name: frozenset(row.op for row, place in placed if place == name)
-                for name in LIST_NAMES
-            },
+            low_dtype,
+            places={row.op: getattr(row, low_dtype) for row in OP_TABLE},
             reasons={row.op: row.why.text for row in OP_TABLE},
         )
 
     def list_of(self, op: str) -> str | None:
         """Return "allow", "infer", "deny" or "clear"; None for an op in no list."""
-        return self._list_of.get(op)
+        return self.places.get(op)
 
     def reason_of(self, op: str) -> str:
         """Return why `op` is on its list; empty for an op in no list."""
-        return self.reasons.get(op, "") if op in self._list_of else ""
+        return self.reasons.get(op, "") if op in self.places else ""
 
     def place_of(self, node: NodeDef) -> Listing:
         """Return the list of a node's op, or of what the user moved of its parts.
@@ -137,21 +117,31 @@ class OpLists:
           OpListError: an op would be in two lists, or there is no list of a name.
         """
         added, removed = _checked(add or {}), _checked(remove or {})
-        lists = {
-            name: (ops | added.get(name, frozenset())) - removed.get(name, frozenset())
-            for name, ops in self.lists.items()
-        }
-        moved = {
-            op: _BY_USER
-            for name, ops in added.items()
-            for op in ops
-            if self.list_of(op) != name
-        }
-        return dataclasses.replace(self, lists=lists, reasons={**self.reasons, **moved})
+        places, reasons = dict(self.places), dict(self.reasons)
+        for name, ops in removed.items():
+            for op in ops:
+                if places.get(op) == name:
+                    del places[op]
+        for name, ops in added.items():
+            for op in sorted(ops - removed.get(name, frozenset())):
+                both = {name, places.setdefault(op, name)}
+                if len(both) > 1:
+                    first, second = sorted(both, key=LIST_NAMES.index)
+                    raise OpListError(
+                        f"op {op!r} is in two lists, {first!r} and {second!r}; "
+                        "remove it from one of them"
+                    )
+                if self.list_of(op) != name:
+                    reasons[op] = _BY_USER
+        return dataclasses.replace(self, places=places, reasons=reasons)
 
     def __hash__(self) -> int:
         """Hash dtype and lists."""
-        return hash((self.low_dtype, *(self.lists[name] for name in LIST_NAMES)))
+        return self._hash
+
+    @cached_attribute
+    def _hash(self) -> int:
+        return hash((self.low_dtype, frozenset(self.places.items())))
 
 
 def _checked(edits: Edits) -> dict[str, frozenset[str]]:

@@ -7,7 +7,7 @@ from tensorflow.python.framework import op_def_registry
 
 from grappler_pass.graph import op_table
 from grappler_pass.graph.op_lists import OpListError, OpLists
-from grappler_pass.graph.op_table import LIST_NAMES, OP_TABLE, OTHERS, Errors
+from grappler_pass.graph.op_table import OP_TABLE, OTHERS, Errors
 from grappler_pass.graph.op_traits import gradient_input, reserve_input, reserve_output
 
 BFLOAT16 = OpLists.for_dtype("bfloat16")
@@ -62,12 +62,6 @@ def test_no_op_has_two_rows_and_every_row_has_a_reason() -> None:
     ops = [row.op for row in OP_TABLE]
     assert len(ops) == len(set(ops))
     assert all(row.why.text for row in OP_TABLE)
-
-
-@pytest.mark.parametrize("lists", [BFLOAT16, FLOAT16], ids=lambda x: x.low_dtype)
-def test_lists_are_disjoint(lists: OpLists) -> None:
-    together = [op for name in LIST_NAMES for op in lists.lists[name]]
-    assert len(together) == len(set(together))
 
 
 @pytest.mark.parametrize(
