@@ -45,7 +45,7 @@ from tf_amp.compare.own_steps import (
 from tf_amp.tracing import graph_names
 
 if TYPE_CHECKING:
-    from grappler_pass.planning.draft import Trial
+    from grappler_pass.planning.draft import Outcome, Trial
 
 # A comparison ends undecided when its site is not called for so long while others
 # begin, or when so many others have begun after its last call.
@@ -96,22 +96,17 @@ class CallSite:
     def compare(self, *, in_float32: bool = False) -> StepComparison:
         """Return the comparison that is going on, or begin one.
 
-        `in_float32`: with calls in float32 before.
+        `in_float32`: with calls in float32 before, unless one is over already.
         """
         with _lock:
             comparison = self.comparison
-            if comparison is None or (comparison.is_faster is not None):
+            is_over = comparison is not None and comparison.is_faster is not None
+            if comparison is None or (is_over and not in_float32):
                 _end_idle_comparisons()
                 name = graph_names.name_of_call(self.name)
                 comparison = StepComparison(name, is_late=in_float32)
                 self.comparison = comparison
             return comparison
-
-    def wait_in_float32(self) -> None:
-        """Begin a comparison with calls in float32 before, unless there is one."""
-        with _lock:
-            if self.comparison is None:
-                self.compare(in_float32=True)
 
     def call_in_turn(self, call: Callable[[str], Any]) -> Any:
         """Make a call, given its label, in the instance whose turn it is."""
@@ -131,7 +126,7 @@ class CallSite:
         comparison = self.comparison
         if comparison is None or comparison.is_shared or comparison.is_late:
             raise error
-        return comparison.failed(call)
+        return comparison.without(comparison.mixed, call)
 
 
 class Entry(NamedTuple):
@@ -169,38 +164,29 @@ class Entry(NamedTuple):
         comparison = self.comparison
         return comparison is not None and comparison.is_late and self.label == MIXED
 
-    @property
-    def shares_kernels(self) -> bool:
-        """True if instances share the kernels that keep state.
-
-        Those of a Session do, but for the kernels in functions that it calls.
-        """
-        return self.site is not None and self.site.is_run
-
-    def begin(self, trial: Trial, decided: Decided, learn: Profiled | None) -> bool:
+    def begin(self, trial: Trial, decided: Decided, learn: Profiled | None) -> Outcome:
         """Compare the steps of what the graph belongs to that has just been rewritten.
 
-        Return whether that can be done: it is called on this thread, and has instances.
-        The outcome is reported once. If anything is to `learn`, calls are profiled.
+        That can be done where it is called on this thread, and has instances. The
+        outcome is reported once. If anything is to `learn`, calls are profiled.
+
+        A plan that is not sure is withheld where nothing of this call is compared yet,
+        or in float32 so far: it comes again, as that of another instance, when the
+        comparison begins.
         """
+        from grappler_pass.planning.draft import Outcome
+
         if self.site is None or not self.site.has_instances(trial):
-            return False
+            return Outcome.UNKNOWN
+        if not trial.is_sure:
+            self.site.compare(in_float32=True)
+            if self.is_waiting:
+                return Outcome.WITHHELD
         comparison = self.site.compare()
         comparison.when_decided(decided)
         if learn is not None:
             comparison.when_profiled(learn)
-        return True
-
-    def begin_in_float32(self, trial: Trial) -> bool:
-        """Compare steps as `begin` does, with calls in float32 before.
-
-        So it is where nothing of this call is compared yet, or in float32 so far. The
-        plan comes again, as that of another instance, when the comparison begins.
-        """
-        if self.site is None or not self.site.has_instances(trial):
-            return False
-        self.site.wait_in_float32()
-        return self.is_waiting
+        return Outcome.OPEN
 
     def share(self, agreement: Agreement, *, in_float32: bool = False) -> None:
         """Compare the steps of this call together with other workers.
@@ -209,7 +195,7 @@ class Entry(NamedTuple):
         """
         if self.site is not None and not self.site.is_run:
             if in_float32:
-                self.site.wait_in_float32()
+                self.site.compare(in_float32=True)
             self.site.compare().share(agreement)
 
     def accept(self) -> None:
@@ -247,7 +233,7 @@ class Entry(NamedTuple):
         if self.label == comparison.mixed:
             self.site.compare().when_decided(comparison.decide)
         elif self.label == MIXED:
-            self.site.wait_in_float32()
+            self.site.compare(in_float32=True)
         return called.instance(self.label)
 
 

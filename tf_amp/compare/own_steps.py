@@ -189,9 +189,10 @@ class StepComparison:
         return self.float32 if self.is_faster is False else self.mixed
 
     def decide(self, is_faster: bool, steps: Steps) -> None:
-        """End with what the steps of a caller have shown."""
+        """End, unless that is decided, with what the steps of a caller have shown."""
         if self.is_faster is None:
-            self._end(is_faster, steps)
+            self._end_course()
+            self._decide(is_faster, steps)
 
     def run(self, call: Callable[[str], Any]) -> Any:
         """Make a call, given its label, in the instance whose turn it is."""
@@ -201,10 +202,6 @@ class StepComparison:
                 if is_free and (turn := self._next) is not None:
                     return self._timed(call, turn)
         return call(self.winner)
-
-    def failed(self, call: Callable[[str], Any]) -> Any:
-        """Make the first call again, in float32, since 16 bits have raised an error."""
-        return self._without(self.mixed, call)
 
     def _timed(self, call: Callable[[str], Any], turn: Turn) -> Any:
         label = turn.label
@@ -222,12 +219,12 @@ class StepComparison:
             has_begun = not self.is_late or self._counts[LATE] or label == LATE
             if self.is_shared or not has_begun or not is_own:
                 raise
-            return self._without(label, call)
+            return self.without(label, call)
         taken = time.perf_counter() - begin
         self._counts[label] += 1
         if self.is_faster is None and self._counts[LATE] and not self._decided:
             # The plan has not come again.
-            self._end(False, Steps())
+            self.decide(False, Steps())
         if not self.is_over:
             if self._counts[label] > 1 or label == MIXED:
                 self._pace.note(turn, taken)
@@ -237,16 +234,13 @@ class StepComparison:
                 self._end_course()
         return outputs
 
-    def _without(self, label: str, call: Callable[[str], Any]) -> Any:
+    def without(self, label: str, call: Callable[[str], Any]) -> Any:
         """Decide against an instance that cannot be run, and call the other one."""
         other = self.float32 if label == self.mixed else self.mixed
         outputs = call(other)
-        self._end(label == self.float32, Steps())
-        return outputs
-
-    def _end(self, is_faster: bool, steps: Steps) -> None:
         self._end_course()
-        self._decide(is_faster, steps)
+        self._decide(label == self.float32, Steps())
+        return outputs
 
     def _end_course(self) -> None:
         self._next = None

@@ -101,8 +101,6 @@ class StepVerdicts(NamedTuple):
             return Outcome.KERNEL_STATE
         if self.foresees:
             return Outcome.OPEN if trial.is_sure else Outcome.WITHHELD
-        if not trial.is_sure and entry.begin_in_float32(trial):
-            return Outcome.WITHHELD
         # Neither holds the trial, whose graphs are large.
         keep = functools.partial(self._keep, trial.name, fingerprint, decided)
         prices = trial.prices
@@ -118,8 +116,7 @@ class StepVerdicts(NamedTuple):
             for cell in (each.float32.cell, each.low.cell)
         )
         learns = not all(lesson and lesson.is_over for lesson in lessons)
-        has_begun = entry.begin(trial, keep, learn if learns else None)
-        return Outcome.OPEN if has_begun else Outcome.UNKNOWN
+        return entry.begin(trial, keep, learn if learns else None)
 
     def _keep(
         self,
@@ -186,9 +183,10 @@ def readings_of(
 
 def state_keeper(graph_def: GraphDef) -> NodeDef | None:
     """Return a node of a graph, or of its functions, that cannot have two kernels."""
-    graph_def = with_bodies(graph_def)
+    graph_def, site = with_bodies(graph_def), call_sites.current().site
     bodies = (function.node_def for function in graph_def.library.function)
-    own = () if call_sites.current().shares_kernels else graph_def.node
+    # Instances of a Session share its kernels, but for those in functions it calls.
+    own = () if site is not None and site.is_run else graph_def.node
     nodes = itertools.chain(own, *bodies)
     return next(filter(keeps_state_in_kernel, nodes), None)
 

@@ -31,11 +31,11 @@ class Steps:
 
     def begin(
         self, trial: Trial, decided: own_steps.Decided, learn: own_steps.Profiled | None
-    ) -> bool:
+    ) -> Outcome:
         """Begin a comparison."""
         self.begun += 1
         self.waiting.append(decided)
-        return True
+        return Outcome.OPEN
 
     def end(self, compared: Verdict | None) -> None:
         """End the comparison that has begun last."""
