@@ -17,7 +17,7 @@ import tensorflow as tf
 import keras_callbacks
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
-from keras_callbacks.all_reduce import DEFAULT_BUCKET_BYTES, buckets_of, to_one_device
+from keras_callbacks.mirrored import DEFAULT_BUCKET_BYTES, buckets_of, to_one_device
 
 DEVICES = ("CPU:0", "CPU:1")
 FUSED = ("bfloat16", "float16")

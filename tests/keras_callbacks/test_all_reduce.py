@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from benchmarks.all_reduce import resnet50_shapes
-from keras_callbacks.all_reduce import (
+from keras_callbacks.mirrored import (
     BFLOAT16,
     DEFAULT_BUCKET_BYTES,
     ENCODINGS,
@@ -182,9 +182,9 @@ def test_each_gradient_is_in_one_bucket_and_each_element_in_one_shard(
 
 COUNTED = """
 from benchmarks import all_reduce as b
-from keras_callbacks.all_reduce import DEFAULT_BUCKET_BYTES, buckets_of
-from keras_callbacks.all_reduce import ENCODINGS
-from keras_callbacks.all_reduce import in_16_bits, to_one_device
+from keras_callbacks.mirrored import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.mirrored import ENCODINGS
+from keras_callbacks.mirrored import in_16_bits, to_one_device
 b.set_up_devices()
 shapes = [(30, 20), (20,), (20, 5), (5,)]
 rows = {row.way: row for row in b.rows_of(shapes)}

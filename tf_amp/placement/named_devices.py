@@ -51,8 +51,3 @@ def short_name(device: str) -> str:
     if spec.job not in (None, "localhost") or spec.task or spec.replica:
         return device
     return f"{spec.device_type}:{spec.device_index or 0}" if spec.device_type else ""
-
-
-def full_name(short: str) -> str:
-    """Return the name that a graph of this process holds."""
-    return f"/job:localhost/replica:0/task:0/device:{short}"
