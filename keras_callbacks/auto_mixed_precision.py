@@ -11,7 +11,8 @@ a prediction.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
@@ -59,8 +60,11 @@ def paragraph(
     The scale is that at the end; one run of a graph takes so many steps.
     """
     per = "step" if steps_per_call == 1 else "call"
-    sentences = [_converted(role, watch.of_role(role), per) for role in _WHAT]
-    sentences = list(filter(None, sentences))
+    sentences = [
+        _converted(role, plans, per)
+        for role in _WHAT
+        if (plans := [each for each in watch.plans if each.role == role])
+    ]
     if not sentences:
         sentences = ["No graph with a matrix product or a convolution was optimized."]
     not_measured = (
@@ -82,8 +86,6 @@ def paragraph(
 
 
 def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
-    if not plans:
-        return ""
     # A batch of another size, or a metric, may have a graph of its own.
     largest = max(plans, key=lambda watched: watched.plan.seconds_before)
     plan = largest.plan
@@ -113,6 +115,9 @@ class AutoMixedPrecision(Callback):
     The model keeps its optimizer, and need not be compiled for it. Weights, optimizer
     state and what is saved stay float32. A model with a mixed policy of Keras' own is
     left alone.
+
+    Attributes:
+      watch: the plans made in the latest `fit`.
     """
 
     def __init__(
@@ -152,20 +157,15 @@ class AutoMixedPrecision(Callback):
             dtype, loss_scale=loss_scale, opt_level=opt_level, exclude=exclude
         )
         self._layer: scope_stack.Layer | None = None
-        self._watch = PlanWatch()
+        self.watch = PlanWatch()
         self._summaries = Summaries()
         self._scales: ScaleReadings | None = None
         self._functions: dict[str, Any] = {}
         # Outside of `fit`, by role: the own one, its settings, and what replaces it.
         self._alone: dict[str, tuple[Any, str | None, step_functions.StepFunction]] = {}
-        self._put_back: Callable[[], None] | None = None
+        self._end_alone = ExitStack()
         # Another callback may restore a checkpoint before this one begins.
         checkpoints.install()
-
-    @property
-    def watch(self) -> PlanWatch:
-        """The plans made in the latest `fit`."""
-        return self._watch
 
     @property
     def config(self) -> AmpConfig | None:
@@ -194,14 +194,13 @@ class AutoMixedPrecision(Callback):
                 "fit; one is allowed."
             )
         self._leave()
-        board = self.sibling("TensorBoard")
-        self._summaries = Summaries(board, self.model)
+        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         if self._has_obstacle():
             return
         self._layer = self._scope.opened()
         model_scopes.undo_after_call(self.model, self._leave)
-        self._watch = PlanWatch()
-        self._watch.start()
+        self.watch = PlanWatch()
+        self.watch.start()
         self._scales = None
         optimizer = self.model.optimizer
         if scales_losses(optimizer) and loss_scale_for(self.config).scales:
@@ -223,7 +222,7 @@ class AutoMixedPrecision(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Give new plans to TensorBoard."""
-        self._summaries.write_plans(self._watch.take_new(), epoch)
+        self._summaries.write_plans(self.watch.take_new(), epoch)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Put everything back, and say what was gained."""
@@ -232,7 +231,7 @@ class AutoMixedPrecision(Callback):
             return
         timer = self.sibling("StepTimeMonitor")
         text = paragraph(
-            self._watch,
+            self.watch,
             self._scales.read(),
             getattr(timer, "comparison", None),
             step_functions.steps_per_call(self.model),
@@ -249,10 +248,11 @@ class AutoMixedPrecision(Callback):
         role = _ALONE.get(model_scopes.running_method(model))
         if not role:
             return
-        self._leave_alone()
+        self._end_alone.close()
         if self._has_obstacle():
             return
         layer = self._scope.opened()
+        self._end_alone.callback(switch.close_scope)
         getattr(model, f"make_{role}_function")()
         own = step_functions.current(model, role)
         # What replaces it is kept, so that it is traced once.
@@ -261,18 +261,27 @@ class AutoMixedPrecision(Callback):
             fresh = step_functions.fresh(model, role)
             converted = step_functions.in_layer(fresh, layer)
             self._alone[role] = own, layer.settings, converted
-        self._put_back = step_functions.put_now(model, role, converted)
-        model_scopes.undo_after_call(model, self._leave_alone)
+        self._end_alone.callback(step_functions.put_now(model, role, converted))
+        model_scopes.undo_after_call(model, self._end_alone.close)
 
     def on_test_end(self, logs: Logs = None) -> None:
         """Put back what was there before an `evaluate` or a `predict`."""
-        self._leave_alone()
+        self._end_alone.close()
 
     on_predict_end = on_test_end
 
     def _has_obstacle(self) -> bool:
         """Return whether the model cannot be converted, which is said."""
-        obstacle = obstacle_of(self.model)
+        obstacle = ""
+        if not hasattr(self.model, "distribute_strategy"):
+            obstacle = "the model is not trained by TensorFlow"
+        elif not tf.executing_eagerly():
+            obstacle = (
+                "this is graph mode, where `with tf_amp.mixed_precision_scope():` goes "
+                "around building the model"
+            )
+        elif policy := mixed_policy_of(self.model):
+            obstacle = f"the model has Keras' policy {policy}"
         if obstacle:
             Code.CALLBACK_IS_OFF.warn("AutoMixedPrecision is disabled: %s.", obstacle)
         return bool(obstacle)
@@ -280,7 +289,7 @@ class AutoMixedPrecision(Callback):
     def _convert(self, role: str, function: step_functions.StepFunction) -> None:
         if self._layer is None:
             return
-        note = functools.partial(setattr, self._watch, "role", role)
+        note = functools.partial(setattr, self.watch, "role", role)
         converted = step_functions.in_layer(function, self._layer, note)
         self._functions[role] = converted
         step_functions.put(self.model, role, converted)
@@ -291,28 +300,8 @@ class AutoMixedPrecision(Callback):
             return
         self._layer = None
         self._functions = {}
-        self._watch.stop()
+        self.watch.stop()
         switch.close_scope()
-
-    def _leave_alone(self) -> None:
-        """End an evaluation or a prediction outside of `fit`, if there is one."""
-        if self._put_back is not None:
-            put_back, self._put_back = self._put_back, None
-            put_back()
-            switch.close_scope()
-
-
-def obstacle_of(model: Any) -> str:
-    """Say why a model cannot be converted for one `fit`; nothing where it can."""
-    if not hasattr(model, "distribute_strategy"):
-        return "the model is not trained by TensorFlow"
-    if not tf.executing_eagerly():
-        return (
-            "this is graph mode, where `with tf_amp.mixed_precision_scope():` goes "
-            "around building the model"
-        )
-    policy = mixed_policy_of(model)
-    return f"the model has Keras' policy {policy}" if policy else ""
 
 
 def mixed_policy_of(model: Any) -> str:

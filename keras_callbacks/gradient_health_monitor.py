@@ -56,11 +56,11 @@ class GradientStatistics:
     """Watches the optimizers of a model while its step is traced."""
 
     def __init__(
-        self, model: Any, low_dtype: str, failed: Callable[[Exception], None]
+        self, model: Any, low_dtype: str, failed: Callable[[str], None]
     ) -> None:
         """Make the variables that figures are left in, for a model that has been built.
 
-        `failed` is called with an error that figures end with.
+        `failed` is called with the error that figures end with, in words.
         """
         self._smallest, self._largest = _RANGES[low_dtype]
         self._failed = failed
@@ -146,7 +146,7 @@ class GradientStatistics:
                 with tf.name_scope("tf_amp_gradient_health"), taking_all():
                     self._accumulate(pairs, *_scales_of(optimizer))
             except Exception as error:
-                self._failed(error)
+                self._failed(f"{type(error).__name__}: {error}")
             return apply(gradients, *args, **kwargs)
 
         return unconverted(note_and_apply)
@@ -328,14 +328,10 @@ class GradientHealthMonitor(Monitor):
         """
         if self._observed is not None:
             return
-
-        def fail(error: Exception) -> None:
-            self.switch_off(f"{type(error).__name__}: {error}")
-
         partner = self.sibling("AutoMixedPrecision")
         config = getattr(partner, "config", None) or current_config()
         low_dtype = self._dtype or low_dtype_of(config)
-        self._statistics = GradientStatistics(self.model, low_dtype, fail)
+        self._statistics = GradientStatistics(self.model, low_dtype, self.switch_off)
         layer = None
         if getattr(partner, "is_active", False) or enabling.is_enabled():
             layer = float32_scope().opened()

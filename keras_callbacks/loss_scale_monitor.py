@@ -22,8 +22,6 @@ from tf_amp.training.scale_state import handles_of
 
 # Points of a history.
 _MOST = 2000
-_NAMES = ("scale", "skipped_steps", "good_steps")
-_Values = tuple[float, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +68,15 @@ class ScaleReadings:
         optimizer: Any = getattr(model, "optimizer", None)
         self.steps = self._steps_before = 0
         self._begin = {
-            id(state): _chosen(state.evaluate()) for state in scale_state.states_here()
+            id(state): _reading_of(state.evaluate())
+            for state in scale_state.states_here()
         }
         # What states that a model is still to make begin with, by kind. Those of models
         # that are not built would raise, or have none.
         is_built = getattr(model, "built", False)
         weights = handles_of(model.trainable_variables if is_built else ())
         waiting = checkpoint_record.still_waiting(weights)
-        self._restored = {state.kind: _chosen(state.values) for state in waiting}
+        self._restored = {state.kind: _reading_of(state.values) for state in waiting}
         self._state: Any = None
         # Keras' own optimizer that scales losses, if it is one, before the first step.
         self._optimizer, self._own_begin = None, ScaleReading()
@@ -98,7 +97,7 @@ class ScaleReadings:
         """Return how the loss scale is now."""
         if self._optimizer is not None:
             return self._unread_own()()
-        values = ((state, _chosen(state.evaluate())) for state in self._candidates())
+        values = ((state, state.evaluate()) for state in self._candidates())
         return self._reading(values, self.steps)
 
     def unread(self) -> Callable[[], ScaleReading] | None:
@@ -113,34 +112,32 @@ class ScaleReadings:
             return None
         steps, vectors = self.steps, [(state, state.snapshot()) for state in states]
         return lambda: self._reading(
-            ((state, _chosen(state.values_in(each))) for state, each in vectors), steps
+            ((state, state.values_in(each)) for state, each in vectors), steps
         )
 
     def _candidates(self) -> list[Any]:
         return scale_state.states_here() if self._state is None else [self._state]
 
     def _reading(
-        self, values: Iterable[tuple[Any, _Values]], steps: int
+        self, states: Iterable[tuple[Any, Mapping[str, float | int]]], steps: int
     ) -> ScaleReading:
-        for state, (scale, skipped, good) in values:
-            before = self._begin_of(state)
-            if self._state is None and (scale, skipped, good) != before:
+        for state, values in states:
+            now, before = _reading_of(values), self._begin_of(state)
+            if self._state is None and now != before:
                 self._state = state
             if self._state is state:
-                here = max(skipped - before[1], 0)
-                return ScaleReading(scale, skipped, good, here)
+                here = max(now.skipped_steps - before.skipped_steps, 0)
+                return dataclasses.replace(now, skipped_here=here)
         return ScaleReading(good_steps=steps)
 
     def at_begin(self) -> ScaleReading:
         """Return how the loss scale read last was before the first step."""
-        if self._state is None:
-            return self._own_begin
-        return ScaleReading(*self._begin_of(self._state))
+        return self._own_begin if self._state is None else self._begin_of(self._state)
 
-    def _begin_of(self, state: Any) -> _Values:
+    def _begin_of(self, state: Any) -> ScaleReading:
         known = self._begin.get(id(state))
         restored = self._restored.get(kind_of(state.loss_scale))
-        return known or restored or _chosen(state.fresh)
+        return known or restored or _reading_of(state.fresh)
 
     def _unread_own(self) -> Callable[[], ScaleReading]:
         own, steps = OwnScale.of(self._optimizer), self.steps
@@ -157,9 +154,9 @@ class ScaleReadings:
         return read
 
 
-def _chosen(values: Mapping[str, float | int]) -> _Values:
-    scale, skipped, good = (values[name] for name in _NAMES)
-    return float(scale), int(skipped), int(good)
+def _reading_of(values: Mapping[str, float | int]) -> ScaleReading:
+    scale, skipped, good = (values[n] for n in ("scale", "skipped_steps", "good_steps"))
+    return ScaleReading(float(scale), int(skipped), int(good))
 
 
 def scales_losses(optimizer: Any) -> bool:

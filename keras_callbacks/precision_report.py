@@ -6,7 +6,6 @@ They are human-readable text, and JSON for programs.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -29,7 +28,7 @@ from keras_callbacks.loss_scale_monitor import (
 from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
 from tf_amp.errors import ConfigError
 from tf_amp.report import page
-from tf_amp.report.codec import plain
+from tf_amp.report.codec import plain, to_json
 from tf_amp.report.files import write_whole
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.job_page import html_from_record, record_from_json
@@ -97,9 +96,7 @@ def json_from_record(record: RunRecord) -> str:
         }
         for watched in record.plans
     ]
-    text = json.dumps(fields, default=plain)
-    standard = json.loads(text, parse_constant=lambda name: str(float(name)))
-    return json.dumps(standard, indent=1) + "\n"
+    return to_json(fields) + "\n"
 
 
 def text_from_record(record: RunRecord) -> str:

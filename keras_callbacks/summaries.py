@@ -65,10 +65,6 @@ class PlanWatch:
         with contextlib.suppress(ValueError):
             host.current().watchers.remove(self._take)
 
-    def of_role(self, role: str) -> list[WatchedPlan]:
-        """Return the plans for what ran as one role."""
-        return [watched for watched in self.plans if watched.role == role]
-
     def take_new(self) -> list[WatchedPlan]:
         """Return the plans that this has not returned before."""
         known = {id(watched) for watched in self._taken}

@@ -21,7 +21,7 @@ def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() ->
         rewrite = Rewrite(GraphDef(), plan, changed=True)
         arriving_graphs._record(rewrite, 0.0, AmpConfig())
     watch.stop()
-    kept = [watched.plan.graph for watched in watch.of_role("train")]
+    kept = [watched.plan.graph for watched in watch.plans if watched.role == "train"]
     assert kept == ["step_7", *(f"step_{n}" for n in range(1745, 2000))]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from tf_amp._tensorflow_private import (
@@ -20,7 +21,6 @@ from tf_amp._tensorflow_private import (
 )
 from tf_amp.tracing import stack as scope_stack
 
-Undo = Callable[[], None]
 _TRAINING = ("fit", "train_on_batch")
 
 
@@ -36,10 +36,10 @@ class _Model:
 
     around: tuple[scope_stack.Layer, ...] = ()
     running: list[str] = dataclasses.field(default_factory=list)
-    changes: list[Undo] = dataclasses.field(default_factory=list)
+    changes: ExitStack = dataclasses.field(default_factory=ExitStack)
     # Made in a loop of the program's own, whose end is not seen: put back before the
     # model trains again.
-    unseen: list[Undo] = dataclasses.field(default_factory=list)
+    unseen: ExitStack = dataclasses.field(default_factory=ExitStack)
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
@@ -68,26 +68,21 @@ def install() -> None:
         install_when_imported(hook, _run)
 
 
-def undo_after_call(model: Any, undo: Undo) -> None:
+def undo_after_call(model: Any, undo: Callable[[], None]) -> None:
     """Have a change of a model undone when the running call of its method ends.
 
     Where none is running, it is undone before the model trains again.
     """
     calls = _models.setdefault(model, _Model())
-    (calls.changes if calls.running else calls.unseen).append(undo)
+    (calls.changes if calls.running else calls.unseen).callback(undo)
 
 
 def undo_changes(model: Any) -> None:
     """Undo now what was to be undone later, the latest first."""
     calls = _models.get(model)
     if calls is not None:
-        _undo(calls.changes)
-        _undo(calls.unseen)
-
-
-def _undo(changes: list[Undo]) -> None:
-    while changes:
-        changes.pop()()
+        calls.changes.close()
+        calls.unseen.close()
 
 
 def _remember(result: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -102,7 +97,7 @@ def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a method of a model in its scopes; undo what the outermost has changed."""
     known = _models.setdefault(model, _Model())
     if not known.running and run.__name__ in _TRAINING:
-        _undo(known.unseen)
+        known.unseen.close()
     known.running.append(run.__name__)
     try:
         with scope_stack.within(scope_stack.layers() or known.around):
@@ -110,4 +105,4 @@ def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         known.running.pop()
         if not known.running:
-            _undo(known.changes)
+            known.changes.close()
