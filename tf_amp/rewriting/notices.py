@@ -163,17 +163,15 @@ class RunSummary:
 
     def look_for(self, exclusions: Sequence[str], plan: Plan) -> None:
         """Note which exclusions match an operation of a plan, or a part of one."""
-        missing = [
-            each
-            for each in exclusions
-            if not self._exclusions.get(each) and not is_of_layer(each)
-        ]
-        rows = plan.decisions if missing else ()
-        reasons = {r.reason.detail for r in rows if r.reason.cause is Cause.EXCLUDED}
-        unseen = unmatched(missing, {row.slot.node for row in rows})
-        self._exclusions |= {
-            each: each in reasons or each not in unseen for each in missing
-        }
+        named = [each for each in exclusions if not is_of_layer(each)]
+        missing = [each for each in named if not self._exclusions.get(each)]
+        if missing:
+            rows = plan.decisions
+            unseen = unmatched(missing, {row.slot.node for row in rows})
+            causes = (row.reason for row in rows if row.reason.cause is Cause.EXCLUDED)
+            reasons = {reason.detail for reason in causes}
+            for each in missing:
+                self._exclusions[each] = each in reasons or each not in unseen
 
     def _end(self) -> None:
         # A forked child has what its parent registered.
@@ -200,7 +198,8 @@ class RunSummary:
             more = _TOO_FEW
         elif graph.why:
             # The first line of a job has said it.
-            more = "" if _said_of(graph.why) in host.current().said else graph.why
+            is_said = (Code.STAYS_FLOAT32, graph.why) in host.current().said
+            more = "" if is_said else graph.why
         elif graph.is_faster is False:
             more = "a folder in TF_AMP_LOG keeps the plan that lost, and "
             more += graph.remedy
@@ -232,7 +231,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
             fused = _fusions(plan)
             kept = f"{_name(plan)} stays float32{fused and ', with '}{fused}"
             Code.STAYS_FLOAT32.say(f"{kept}: {why}")
-            taking_part.is_news(_said_of(why))
+            taking_part.is_news((Code.STAYS_FLOAT32, why))
         _job().add(plan, why, promises=is_said and _is_in_doubt(plan))
         return
     # What has waited was said to be compared; the verdict is to follow.
@@ -292,22 +291,11 @@ def announce_steps(
 
 def _measured(is_faster: bool, compared: Verdict) -> str:
     """Say how fast 16 bits were in the steps that were compared."""
-    speed = (
-        f"{compared.ratio:.2f} times as fast as float32 in "
-        f"{counted(len(compared.pairs), 'pair')} of its own steps"
-    )
+    pairs = counted(len(compared.pairs), "pair")
+    speed = f"{compared.ratio:.2f} times as fast as float32 in {pairs} of its own steps"
     if is_faster or compared.is_slower:
         return speed
     return f"no clear gain: {speed}, less than noise and rounding are worth"
-
-
-def announce_earlier_trace(name: str, remedy: str) -> None:
-    """Say once that a graph comes from before `enable`, and what to do."""
-    if host.current().is_news(Code.TRACED_BEFORE):
-        Code.TRACED_BEFORE.say(
-            f"{name} stays float32, for it was traced before mixed precision was on; "
-            f"{remedy}"
-        )
 
 
 @functools.cache
@@ -338,11 +326,6 @@ def _fusions(plan: Plan) -> str:
 def _is_in_doubt(plan: Plan) -> bool:
     """Return whether a plan waits for its steps."""
     return any(row.reason.cause is Cause.DOUBT for row in plan.decisions)
-
-
-def _said_of(why: str) -> tuple[Code, str]:
-    """Return what is kept once it has been said why a graph stays float32."""
-    return Code.STAYS_FLOAT32, why
 
 
 def _why(plan: Plan, config: AmpConfig) -> str:
@@ -439,7 +422,7 @@ def mention_function(context: Any, name: bytes) -> None:
     nodes = [node for body in bodies for node in body]
     has_products = any(node.op in PRODUCT_OPS for node in nodes)
     if has_products and not any(STAMP in node.attr for node in nodes):
-        announce_earlier_trace(graph_names.name_of_call(name.decode()), _EARLIER)
+        _announce_earlier_trace(graph_names.name_of_call(name.decode()), _EARLIER)
 
 
 def mention_run(session: Any) -> None:
@@ -450,7 +433,16 @@ def mention_run(session: Any) -> None:
         unseen.note_products()
         is_early = all(attribute_of(op, STAMP) is None for op in products)
         if is_early and _is_wanted():
-            announce_earlier_trace(graph_names.SESSION, _EARLIER_SESSION)
+            _announce_earlier_trace(graph_names.SESSION, _EARLIER_SESSION)
+
+
+def _announce_earlier_trace(name: str, remedy: str) -> None:
+    """Say once that a graph comes from before `enable`, and what to do."""
+    if host.current().is_news(Code.TRACED_BEFORE):
+        Code.TRACED_BEFORE.say(
+            f"{name} stays float32, for it was traced before mixed precision was on; "
+            f"{remedy}"
+        )
 
 
 def _is_wanted() -> bool:

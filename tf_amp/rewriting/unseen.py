@@ -15,12 +15,9 @@ import math
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_amp.message_codes import Code
-
-if TYPE_CHECKING:
-    from tf_amp.config.amp_config import AmpConfig
 
 LONG_SECONDS = 60.0
 # As many as a product has that is worth its casts.
@@ -91,14 +88,10 @@ def _say_if_unseen() -> None:
 def _is_verbose() -> bool:
     """Return whether mixed precision is on, and its lines are wanted."""
     from tf_amp.config import scope_registry
-    from tf_amp.config.amp_config import AmpConfig
 
     choice = scope_registry.choice()
-    if choice.is_programs:
-        return choice.scope is not None and _wants_lines(choice.scope.config)
-    config = AmpConfig.from_env()
-    return bool(config.enabled) and _wants_lines(config)
-
-
-def _wants_lines(config: AmpConfig) -> bool:
-    return config.rewrites and config.verbose
+    if choice.is_programs and choice.scope is None:
+        return False
+    config = scope_registry.base_config()
+    is_on = choice.is_programs or bool(config.enabled)
+    return is_on and config.rewrites and config.verbose

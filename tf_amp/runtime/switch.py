@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from grappler_pass.annotations import AGAIN, FINITE_BRANCH, WATCH
+from grappler_pass.annotations import WATCH
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import functions, graphs
@@ -32,7 +32,6 @@ from tf_amp.rewriting import (
     failures,
     graph_settings,
     host,
-    scaled_losses,
     stripping,
     unseen,
 )
@@ -164,12 +163,9 @@ def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
 def _install(config: AmpConfig | None) -> None:
     """Patch what marks operations, and for a configuration what rewrites them."""
     stamps.install_hooks()
-    for hook, stripping_ in (
-        (graphs.BUILD_META_GRAPH, stripping.stripping_built),
-        (graphs.CREATE_META_GRAPH, stripping.stripping_created),
-        (graphs.SAVE_BUILDER, stripping.stripping_saved),
-    ):
-        private.install(hook, stripping_)
+    private.install(graphs.BUILD_META_GRAPH, stripping.stripping_built)
+    private.install(graphs.CREATE_META_GRAPH, stripping.stripping_created)
+    private.install(graphs.SAVE_BUILDER, stripping.stripping_saved)
     _install_loss_scaling()
     if config is not None:
         stamps.install_for_layers(config.exclude)
@@ -252,18 +248,6 @@ def _build_host() -> None:
                 "compiled",
                 "calls compiled functions as prices prefer them",
                 compiled.called_in_turn,
-            ),
-            host.Pass(
-                "lighten",
-                "keeps a Switch in front of each variable",
-                scaled_losses.with_light_branches,
-                FINITE_BRANCH,
-            ),
-            host.Pass(
-                "second try",
-                "leaves gradients that overflow as they are",
-                scaled_losses.with_second_tries,
-                AGAIN,
             ),
             host.Pass(
                 "watch",
