@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from absl import logging
@@ -73,24 +74,48 @@ from grappler_pass.planning.prices import CastPrice
 def plan_from_draft(draft: Draft) -> Plan:
     """Return the plan of a draft whose slots are colored and casts are planned."""
     settings, prices, casts = draft.settings, draft.prices, draft.casts
-    cast_seconds = _cast_seconds_by_node(draft)
+    # Each cast is charged to the low node that it is made for: to the first reader on
+    # the way down, to the producer on the way up.
+    cast_seconds: defaultdict[int, float] = defaultdict(float)
+    for conversion in (each for each in casts.conversions if each.is_cast):
+        price = prices.casts.get(conversion.port, CastPrice())
+        if conversion.target_dtype == FLOAT32:
+            cast_seconds[conversion.port.node] += price.up
+        else:
+            cast_seconds[conversion.readers[0].node] += price.down
     call_seconds = seconds_before = seconds_after = 0.0
+    before = after = Peak(0, 0)
     if prices is not None:
         call_seconds = settings.models["CPU"].profile.call_seconds
         low_nodes = draft.low_nodes
         seconds_before = draft.beside_nodes + sum(prices.float32)
         seconds_after = draft.beside_nodes + sum(
             (low if node in low_nodes and low is not None else float32)
-            + cast_seconds.get(node, 0.0)
+            + cast_seconds[node]
             for node, (float32, low) in enumerate(
                 zip(prices.float32, prices.low, strict=True)
             )
         )
-    before, after = _peaks(draft)
-    others = _other_seconds(draft)
+        # What is fused is not in memory.
+        if settings.predicts_memory and not settings.fuses:
+            view = draft.view_of(draft.given)
+            slots = SlotTable.from_view(view)
+            low_slots = (False,) * len(slots.slots)
+            given = dataclasses.replace(
+                draft, view=view, slots=slots, low=low_slots, casts=CastPlan()
+            )
+            before, after = peak_of(given), peak_of(draft)
+    # What its other type alone would take a variable more, with casts.
+    variables, more = draft.constraints.variables, list[float]()
+    if variables:
+        colors = {variable: draft.low[slot] for slot, variable in variables.items()}
+        more = seconds_of_flips(
+            problem_from_prices(draft), [colors[v] for v in range(len(colors))]
+        )
+    others = {slot: more[variable] for slot, variable in variables.items()}
     return Plan(
         decisions=tuple(
-            _decision(draft, slot, cast_seconds, others[slot])
+            _decision(draft, slot, cast_seconds, others.get(slot))
             for slot in range(len(draft.slots.slots))
         ),
         low_dtype=settings.low_dtype,
@@ -124,7 +149,7 @@ def _guessed(draft: Draft) -> str:
         return shape is None or None in shape
 
     products = (_shape(draft, slots.node_of[s], s) for s in draft.constraints.allow)
-    if shapes is None or not any(map(is_open, products)):
+    if not any(map(is_open, products)):
         return ""
     names = [
         f"{node.name} {shape_text(shape)}"
@@ -140,62 +165,22 @@ def _guessed(draft: Draft) -> str:
     )
 
 
-def _peaks(draft: Draft) -> tuple[Peak, Peak]:
-    """Return the bytes of live activations as given and under the plan, if wanted."""
-    settings = draft.settings
-    # What is fused is not in memory.
-    if draft.prices is None or settings.fuses or not settings.predicts_memory:
-        return Peak(0, 0), Peak(0, 0)
-    view = draft.view_of(draft.given)
-    slots = SlotTable.from_view(view)
-    low = (False,) * len(slots.slots)
-    given = dataclasses.replace(
-        draft, view=view, slots=slots, low=low, casts=CastPlan()
-    )
-    return peak_of(given), peak_of(draft)
-
-
-def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
-    """Charge each cast to the low node it is made for.
-
-    That is the first reader on the way down, the producer on the way up.
-    """
-    seconds: dict[int, float] = {}
-    for conversion in draft.casts.conversions:
-        if conversion.is_cast:
-            up = conversion.target_dtype == FLOAT32
-            node = conversion.port.node if up else conversion.readers[0].node
-            price = draft.prices.casts.get(conversion.port, CastPrice())
-            seconds[node] = seconds.get(node, 0.0) + (price.up if up else price.down)
-    return seconds
-
-
-def _other_seconds(draft: Draft) -> Sequence[float | None]:
-    """Return for each slot what its other type alone would take more, with casts."""
-    if draft.prices is None or not any(draft.constraints.eligible):
-        return (None,) * len(draft.low)
-    variables = draft.constraints.variables
-    low = [False] * draft.constraints.variable_count
-    for slot, variable in variables.items():
-        low[variable] = draft.low[slot]
-    more = seconds_of_flips(problem_from_prices(draft), low)
-    slots = range(len(draft.low))
-    return [more[variables[s]] if s in variables else None for s in slots]
-
-
 def _decision(
     draft: Draft,
     slot: int,
-    cast_seconds_of: Mapping[int, float],
+    cast_seconds_of: defaultdict[int, float],
     other_seconds: float | None,
 ) -> Decision:
     slots, prices = draft.slots, draft.prices
     node = slots.node_of[slot]
-    first = slots.slots_of[node][0] == slot
-    float32 = 0.0 if prices is None else prices.float32[node]
-    low = None if prices is None else prices.low[node]
+    float32, low = 0.0, None
+    if prices is not None:
+        float32, low = prices.float32[node], prices.low[node]
     saved = 0.0 if low is None else float32 - low
-    cast_seconds = cast_seconds_of.get(node, 0.0)
+    # A node is priced once, in the row of its first slot.
+    first = slots.slots_of[node][0] == slot
+    priced = prices is not None and first
+    cast_seconds = cast_seconds_of[node]
     reason = draft.constraints.reasons[slot]
     if draft.constraints.eligible[slot]:
         if not draft.low[slot]:
@@ -213,8 +198,6 @@ def _decision(
             cause = Cause.NEIGHBORS if is_held else Cause.MEMORY
         reason = Reason(cause, reason.detail)
     own = DTYPE_NAMES[slots.dtypes[slot]]
-    # A node is priced once, in the row of its first slot.
-    priced = prices is not None and first
     return Decision(
         slot=slots.slots[slot],
         op=draft.view.nodes[node].op,
@@ -233,8 +216,6 @@ def _decision(
 def _shape(draft: Draft, node: int, slot: int) -> Shape | None:
     """Return the shape of the first port that the slot governs, outputs first."""
     slots = draft.slots
-    if draft.shapes is None:
-        return None
     made = (Port(node, output) for output in range(slots.output_count(node)))
     governed = (port for port in made if slots.output_slot(*port) == slot)
     read = (
@@ -413,10 +394,7 @@ def peak_of(draft: Draft) -> Peak:
 
     Of a draft whose slots are colored and casts are planned.
     """
-    liveness = _Liveness(draft)
-    for moment, index in enumerate(draft.view.order):
-        liveness.run(draft.view.nodes[index], 2 * moment)
-    return liveness.peak()
+    return _Liveness(draft).peak()
 
 
 class _Liveness:
@@ -444,7 +422,7 @@ class _Liveness:
         # By the moment, what may be written over and the bytes that are written.
         self._reusable: dict[int, tuple[Sequence[_Buffer | None], int]] = {}
 
-    def run(self, node: Node, moment: int) -> None:
+    def _run(self, node: Node, moment: int) -> None:
         """Follow what `node` reads and writes at its moment."""
         self._written_at[node.index] = moment
         read = [self._read(node, position) for position in range(len(node.inputs))]
@@ -478,6 +456,8 @@ class _Liveness:
 
     def peak(self) -> Peak:
         """Return the most bytes, once every node has run."""
+        for moment, index in enumerate(self._view.order):
+            self._run(self._view.nodes[index], 2 * moment)
         for first, others, holder in self._kept:
             others.death = max(others.birth, holder.death if holder else 0)
             first.death = max(first.death, others.death)

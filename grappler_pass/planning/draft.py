@@ -354,29 +354,19 @@ def plan_casts(draft: Draft) -> CastPlan:
             reader = Reader(node.index, position)
             alone = node.index if reader in reads.refs.late else _SHARED
             groups.setdefault((shared, needed, device, alone), []).append(reader)
-    conversions = (
-        _conversion(draft, key, tuple(readers)) for key, readers in groups.items()
-    )
+    conversions: list[Conversion] = []
+    for (port, needed, device, alone), readers in groups.items():
+        made = Conversion(port, port, low_dtype, needed, tuple(readers), device)
+        if needed == low_dtype:
+            source, dtype = before_cast(view, reads, port)
+            made = made._replace(
+                source=source,
+                source_dtype=dtype,
+                hoist=reads.hoists.get(port, ()),
+                folds=draft.settings.fold_constants and is_foldable(view, port),
+                waits_for=reads.refs.awaited(
+                    view, port, None if alone == _SHARED else view.nodes[alone]
+                ),
+            )
+        conversions.append(made)
     return CastPlan(tuple(conversions), tuple(absorbed))
-
-
-def _conversion(
-    draft: Draft, key: tuple[Port, int, str, int], readers: tuple[Reader, ...]
-) -> Conversion:
-    view, reads = draft.view, draft.reads
-    port, needed, device, alone = key
-    if needed == FLOAT32:
-        return Conversion(port, port, draft.low_dtype, FLOAT32, readers, device)
-    source, dtype = before_cast(view, reads, port)
-    reader = None if alone == _SHARED else view.nodes[alone]
-    return Conversion(
-        port,
-        source,
-        dtype,
-        needed,
-        readers,
-        device,
-        hoist=reads.hoists.get(port, ()),
-        folds=draft.settings.fold_constants and is_foldable(view, port),
-        waits_for=reads.refs.awaited(view, port, reader),
-    )

@@ -228,7 +228,10 @@ class Pricer:
                 low.append(self.price(node, self._low_dtype))
             for port in self._view.output_ports(node.index):
                 if self._slots.output_slot(*port) in own:
-                    self._price_up(port)
+                    up = self.cast_price(port, self._low_dtype, "float32")
+                    up = self._parted(port, up, "float32")
+                    times = self._view.weight(node.index)
+                    self._note(port, up.error, up=up.seconds * times)
             for position, port in enumerate(node.inputs):
                 if self._slots.input_slot(node.index, position) in own:
                     self._price_down(port)
@@ -355,11 +358,6 @@ class Pricer:
                 price = price._replace(seconds=price.seconds + alone.seconds)
         return price
 
-    def _price_up(self, port: Port) -> None:
-        price = self.cast_price(port, self._low_dtype, "float32")
-        price = self._parted(port, price, "float32")
-        self._note(port, price.error, up=price.seconds * self._view.weight(port.node))
-
     def _price_down(self, port: Port) -> None:
         """Price the cast of a tensor; of equal reads the first is charged the most."""
         if port in self._priced_down:
@@ -479,9 +477,16 @@ class FusingPricer(Pricer):
         model = self.model(node)
         if node.op in VIEW_OPS:
             return _FREE
-        if node.op in _FUSED:
-            return self._price_in_kernel(node, dtype, model)
         widened = model.profile.kind == "cpu" and dtype != "float32"
+        roofline = model.profile.roofline
+        if node.op in _FUSED:
+            elements = max((spec.elements for spec in self._tensors(node)), default=1)
+            arithmetic = elements / roofline.vector_flops["float32"]
+            ports = self._view.output_ports(node.index)
+            ends_kernel = any(self._outside_readers(port) for port in ports)
+            begins = roofline.overhead_seconds if ends_kernel else 0.0
+            seconds = begins + arithmetic * (_CPU_ROUNDING if widened else 1.0)
+            return Price(seconds, "roofline", roofline_error(model.profile))
         price = model.price(self.call(node), "float32" if widened else dtype)
         moved = sum(spec.bytes_as(dtype) for spec in self._shared_with_kernels(node))
         if widened:
@@ -491,7 +496,7 @@ class FusingPricer(Pricer):
             floats = (spec for spec in self._tensors(node) if spec.dtype == "float32")
             moved += per_element * sum(spec.elements for spec in floats)
         # The bandwidth that generated code reaches, whatever the type.
-        bandwidth = model.profile.roofline.bytes_per_second["float32"]
+        bandwidth = roofline.bytes_per_second["float32"]
         seconds = price.seconds + moved / bandwidth
         return price._replace(seconds=seconds)
 
@@ -501,17 +506,6 @@ class FusingPricer(Pricer):
         if made_by in _FUSED or not self._outside_readers(port):
             return _FREE
         return super().cast_price(port, source, target)
-
-    def _price_in_kernel(self, node: Node, dtype: str, model: CostModel) -> Price:
-        roofline = model.profile.roofline
-        elements = max((spec.elements for spec in self._tensors(node)), default=1)
-        arithmetic = elements / roofline.vector_flops["float32"]
-        if model.profile.kind == "cpu" and dtype != "float32":
-            arithmetic *= _CPU_ROUNDING
-        ports = self._view.output_ports(node.index)
-        ends_kernel = any(self._outside_readers(port) for port in ports)
-        begins = roofline.overhead_seconds if ends_kernel else 0.0
-        return Price(begins + arithmetic, "roofline", roofline_error(model.profile))
 
     def _shared_with_kernels(self, node: Node) -> Iterator[TensorSpec]:
         """Yield what kernels write for a node outside of them, or read from it.
@@ -528,8 +522,8 @@ class FusingPricer(Pricer):
 
     def _tensors(self, node: Node) -> Iterator[TensorSpec]:
         yield from map(self.spec, node.inputs)
-        for output in range(self._slots.output_count(node.index)):
-            yield self.spec(Port(node.index, output))
+        outputs = range(self._slots.output_count(node.index))
+        yield from (self.spec(Port(node.index, output)) for output in outputs)
 
     def _outside_readers(self, port: Port) -> list[int]:
         """Return the readers that need a tensor in memory, in node order."""
