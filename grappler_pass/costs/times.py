@@ -59,17 +59,14 @@ class Grid:
         return tuple(monotone([len(axis) for axis in self.axes], self.measured))
 
     @cached_attribute
-    def _log_seconds(self) -> tuple[float, ...]:
-        return tuple(map(math.log, self.corrected))
-
-    @cached_attribute
-    def _axes(self) -> tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...]:
-        """Each axis with the logarithms of its sizes and its stride."""
-        lengths = [len(axis) for axis in self.axes]
-        return tuple(
-            (axis, tuple(map(math.log, axis)), math.prod(lengths[index + 1 :]))
-            for index, axis in enumerate(self.axes)
-        )
+    def _logarithms(self) -> tuple[list[float], list[tuple[list[float], int]]]:
+        """Those of the seconds; those of each axis, with its stride."""
+        axes: list[tuple[list[float], int]] = []
+        stride = 1
+        for axis in reversed(self.axes):
+            axes.insert(0, (list(map(math.log, axis)), stride))
+            stride *= len(axis)
+        return list(map(math.log, self.corrected)), axes
 
     def scaled(self, factor: float) -> Grid:
         """Return the grid of a device that takes ``factor`` times as long."""
@@ -113,7 +110,9 @@ class Grid:
         """Return seconds at ``point``, one size per axis."""
         corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
         scale = 1.0
-        for (axis, logs, stride), size in zip(self._axes, point, strict=True):
+        log_seconds, log_axes = self._logarithms
+        of_axes = zip(self.axes, log_axes, point, strict=True)
+        for axis, (logs, stride), size in of_axes:
             last = len(axis) - 1
             if size >= axis[last]:
                 scale *= size / axis[last]
@@ -132,8 +131,7 @@ class Grid:
                     (at + at_low + stride, weight * part),
                 )
             )
-        logs_here = self._log_seconds
-        return scale * math.exp(sum(logs_here[at] * w for at, w in corners))
+        return scale * math.exp(sum(log_seconds[at] * w for at, w in corners))
 
 
 def _longer(
@@ -359,8 +357,16 @@ class Roofline:
 
         What runs while the host starts the next op takes no longer for it.
         """
-        compute = self._compute_seconds(work, dtype)
-        memory = work.bytes_moved / _rate(self.bytes_per_second, dtype)
+        units, bandwidth = self.multiprocessors, _rate(self.bytes_per_second, dtype)
+        is_product = work.op_class.startswith(MATRIX_PREFIXES)
+        rate = _rate(self.matrix_flops if is_product else self.vector_flops, dtype)
+        if units is None and work.op_class.startswith("depthwise."):
+            rate = max(rate, _DEPTHWISE_SHARE * self.matrix_flops["float32"])
+        if is_product and units is not None and work.product is not None:
+            compute = units.seconds(work.product, dtype, rate, bandwidth)
+        else:
+            compute = work.flops / rate
+        memory = work.bytes_moved / bandwidth
         slowdown = (f for p, f in self.slowdown.items() if work.op_class.startswith(p))
         busy = next(slowdown, {}).get(dtype, 1.0) * max(compute, memory)
         if work.op_class.startswith("fused."):
@@ -368,19 +374,6 @@ class Roofline:
             return work.times * busy
         # The host starts the op once, however often it calls a kernel.
         return max(self.dispatch_seconds, work.times * (self.overhead_seconds + busy))
-
-    def _compute_seconds(self, work: Work, dtype: str) -> float:
-        if not work.op_class.startswith(MATRIX_PREFIXES):
-            rate = _rate(self.vector_flops, dtype)
-            on_cpu = self.multiprocessors is None
-            if on_cpu and work.op_class.startswith("depthwise."):
-                rate = max(rate, _DEPTHWISE_SHARE * self.matrix_flops["float32"])
-            return work.flops / rate
-        flops = _rate(self.matrix_flops, dtype)
-        if self.multiprocessors is None or work.product is None:
-            return work.flops / flops
-        copy = _rate(self.bytes_per_second, dtype)
-        return self.multiprocessors.seconds(work.product, dtype, flops, copy)
 
 
 def _rate(rates: Mapping[str, float], dtype: str) -> float:

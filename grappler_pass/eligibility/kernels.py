@@ -155,7 +155,13 @@ def kernel_of(
         dtype = slots.input_dtype(node.index, position)
         shape = known_shape(shapes, view, port)
         if dtype == types_pb2.DT_INT32:
-            values = _values(view.nodes[port.node], node, results[0])
+            # Sizes; of a gradient they are those of its result.
+            source, values = view.nodes[port.node].proto, None
+            if source.op == "Const":
+                flat = tf.make_ndarray(source.attr["value"].tensor).flat
+                values = tuple(map(int, flat))
+            elif "Backprop" in node.op:
+                values = static(results[0])
             operands.append(Operand(dtype, shape, values))
         else:
             has_slot = slots.input_slot(node.index, position) != NO_SLOT
@@ -173,14 +179,6 @@ def kernel_of(
         results=results,
         product_alone=alone,
     )
-
-
-def _values(source: Node, node: Node, result: Shape | None) -> tuple[int, ...] | None:
-    """Return sizes that a node is given; of a gradient they are those of its result."""
-    if source.op == "Const":
-        values = tf.make_ndarray(source.proto.attr["value"].tensor)
-        return tuple(int(value) for value in values.flat)
-    return static(result) if "Backprop" in node.op else None
 
 
 def _with_batch(shape: Shape | None) -> Shape | None:
@@ -299,7 +297,12 @@ def convolution_of(kernel: Kernel) -> Convolution:
     role, *places = _CONVOLUTIONS[kernel.op]
     attrs = kernel.proto.attr
     rank = 5 if "3D" in kernel.op else 4
-    image, window, result = (_shape(kernel, place, rank) for place in places)
+    shapes = [operand.values or operand.shape for operand in kernel.operands]
+    shapes.append(kernel.results[0])
+    image, window, result = (
+        shape if (shape := shapes[place]) and len(shape) == rank else (None,) * rank
+        for place in places
+    )
     layout = attrs["data_format"].s.decode() if "data_format" in attrs else "NHWC"
     channels = 1 if layout.startswith("NC") else rank - 1
     space = [axis for axis in range(1, rank) if axis != channels]
@@ -376,16 +379,6 @@ def batch_product_of(kernel: Kernel) -> BatchProduct:
         right=None if right is None else right[:-2],
         rows=rows,
     )
-
-
-def _shape(kernel: Kernel, place: int, rank: int) -> tuple[Size, ...]:
-    if place == _OUTPUT:
-        shape = kernel.results[0]
-    else:
-        operand = kernel.operands[place]
-        shape = operand.values or operand.shape
-    fits = shape is not None and len(shape) == rank
-    return tuple(shape) if shape is not None and fits else (None,) * rank
 
 
 def _at(kernel: Kernel, name: str, place: int, default: int = 1) -> int:

@@ -18,20 +18,11 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import OWN
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.eligibility import known_wrong
+from grappler_pass.eligibility import known_wrong, regions
 from grappler_pass.eligibility.carried_errors import CarriedErrors
 from grappler_pass.eligibility.exclusions import excludes, local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of, products_alone
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.regions import (
-    SlotEdges,
-    behind_barriers,
-    behind_loss_scales,
-    exact_slots,
-    out_of_range_slots,
-    state_update_region,
-    walk,
-)
 from grappler_pass.eligibility.sensitivity import Sensitivity
 from grappler_pass.eligibility.ties import TensorLists, ties_of
 from grappler_pass.graph.op_lists import OpLists
@@ -58,6 +49,7 @@ class RuleInput:
     """What every rule looks at.
 
     Attributes:
+      low_name: "bfloat16" or "float16".
       excluded_by: node to what the user excluded it by, or empty.
       ranges: name of a node to how its tensors leave the safe range.
       uses_lists: whether the four lists count.
@@ -70,13 +62,13 @@ class RuleInput:
     view: Graph
     slots: SlotTable
     lists: OpLists
-    low_dtype: int
+    low_name: str
     excluded_by: Callable[[NodeDef], str]
     ranges: Mapping[str, str]
     uses_lists: bool
     sensitivity: Sensitivity | None
     escapes: Mapping[int, Reason]
-    edges: SlotEdges
+    edges: regions.SlotEdges
     fault_of: Callable[[SlotTable, Node], str]
 
     def node(self, slot: int) -> Node:
@@ -84,14 +76,9 @@ class RuleInput:
         return self.view.nodes[self.slots.node_of[slot]]
 
     @property
-    def low_name(self) -> str:
-        """The name of the low dtype."""
-        return DTYPE_NAMES[self.low_dtype]
-
-    @property
-    def is_half(self) -> bool:
-        """Whether that is float16."""
-        return self.low_name == "float16"
+    def low_dtype(self) -> int:
+        """The low dtype as a DataType enum."""
+        return int(DTYPE_ENUMS[self.low_name])
 
     @cached_attribute
     def nodes_with_slots(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
@@ -243,7 +230,7 @@ def _bad_on_cpus(case: RuleInput, node: Node) -> Reason | None:
 
     And what TensorFlow fuses afterwards into what runs badly.
     """
-    if not case.is_half or node.device_type != "CPU":
+    if case.low_name != "float16" or node.device_type != "CPU":
         return None
     if known_wrong.becomes_swish(case.view, node):
         return Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
@@ -268,8 +255,8 @@ def _beside_decompositions(case: RuleInput) -> Mapping[int, int]:
     of_nodes = (o for node, o in case.nodes_with_slots if node.op in DECOMPOSING_OPS)
     starts, edges = list(itertools.chain.from_iterable(of_nodes)), case.edges
     enters, numeric = edges.on(INFER, CLEAR, ALLOW), edges.on(INFER, CLEAR)
-    results = walk(starts, edges.readers, enters, numeric)
-    return results | walk(starts, edges.sources, enters, numeric)
+    results = regions.walk(starts, edges.readers, enters, numeric)
+    return results | regions.walk(starts, edges.sources, enters, numeric)
 
 
 @_of_nodes
@@ -284,7 +271,7 @@ def _deny_taint(case: RuleInput) -> Mapping[int, int]:
     """Infer ops fed through clear and infer ops by a deny op."""
     edges = case.edges
     starts = sorted(edges.on(DENY))
-    tainted = walk(starts, edges.readers, edges.on(INFER, CLEAR))
+    tainted = regions.walk(starts, edges.readers, edges.on(INFER, CLEAR))
     infer = edges.on(INFER)
     return {slot: start for slot, start in tainted.items() if slot in infer}
 
@@ -310,24 +297,28 @@ _RULES: tuple[Rule, ...] = (
     _other_types,
     _held_by_caller,
     # What carries the mark of the gradients' unscaling, and all that follows.
-    _region(Cause.BARRIER, lambda c: behind_barriers(c.view)),
+    _region(Cause.BARRIER, lambda c: regions.behind_barriers(c.view)),
     # In float16, what is computed with a loss scale before the first product.
     _region(
         Cause.LOSS_SCALE,
-        lambda c: behind_loss_scales(c.view, c.lists) if c.is_half else {},
+        lambda c: (
+            regions.behind_loss_scales(c.view, c.lists)
+            if c.low_name == "float16"
+            else {}
+        ),
     ),
     # Updates of variables and the arithmetic that only feeds them.
-    _region(Cause.STATE_UPDATE, lambda c: state_update_region(c.view, c.lists)),
+    _region(Cause.STATE_UPDATE, lambda c: regions.state_update_region(c.view, c.lists)),
     _fixed_and_listed,
     _missing_kernels,
     _bad_on_cpus,
     # Whole numbers that end as integers, and random draws that are compared.
-    _walk(Cause.EXACT, lambda c: exact_slots(c.view, c.slots, c.edges)),
+    _walk(Cause.EXACT, lambda c: regions.exact_slots(c.view, c.slots, c.edges)),
     # What computes with constants that the low dtype cannot hold.
     _of_lists(
         _walk(
             Cause.RANGE,
-            lambda c: out_of_range_slots(c.view, c.slots, c.edges, c.low_dtype),
+            lambda c: regions.out_of_range_slots(c.view, c.slots, c.edges, c.low_dtype),
         )
     ),
     _of_lists(_walk(Cause.DECOMPOSITION, _beside_decompositions)),
@@ -422,12 +413,12 @@ def constrain(
         alone |= sensitivity.products_alone
     slots = slots.with_float32_results(alone)
     ties, escapes = ties_of(view, slots, lists, of_lists)
-    edges = SlotEdges.from_view(view, slots, lists, ties)
+    edges = regions.SlotEdges.from_view(view, slots, lists, ties)
     case = RuleInput(
         view=view,
         slots=slots,
         lists=lists,
-        low_dtype=low,
+        low_name=low_dtype,
         excluded_by=excluded_by,
         ranges=dict(ranges),
         uses_lists=uses_lists,
@@ -447,7 +438,7 @@ def constrain(
         free = [slot for slot in numbers if slot not in refused]
         starts = edges.on(ALLOW).intersection(free)
         both_ways = list(map(operator.add, edges.readers, edges.sources))
-        reached = walk(starts, both_ways, frozenset(free))
+        reached = regions.walk(starts, both_ways, frozenset(free))
         unreached = (slot for slot in free if slot not in reached)
         refused |= dict.fromkeys(unreached, Reason(Cause.NOT_REACHED))
         _refuse_tied(case, ties, refused)

@@ -428,7 +428,15 @@ def planned_nodes(decisions: Iterable[Decision]) -> tuple[PlannedNode, ...]:
     rows: dict[str, list[Decision]] = {}
     for decision in decisions:
         rows.setdefault(decision.slot.node, []).append(decision)
-    scopes = _forward_scopes(rows)
+    # Scopes that hold more than gradients, without their prefix.
+    scopes: set[str] = set()
+    for name in rows:
+        _, is_gradient, rest = _split(name)
+        while not is_gradient and "/" in rest:
+            rest = rest.rpartition("/")[0]
+            if rest in scopes:
+                break
+            scopes.add(rest)
     return tuple(_node(name, own, scopes) for name, own in rows.items())
 
 
@@ -449,19 +457,6 @@ def times_by_layer(decisions: Iterable[Decision]) -> tuple[LayerTimes, ...]:
         for name, nodes in layers.items()
     )
     return tuple(sorted(found, key=lambda layer: -layer.seconds_float32))
-
-
-def _forward_scopes(names: Iterable[str]) -> set[str]:
-    """Return the scopes that hold more than gradients, without their prefix."""
-    scopes: set[str] = set()
-    for name in names:
-        _, is_gradient, rest = _split(name)
-        while not is_gradient and "/" in rest:
-            rest = rest.rpartition("/")[0]
-            if rest in scopes:
-                break
-            scopes.add(rest)
-    return scopes
 
 
 def _node(name: str, rows: list[Decision], scopes: set[str]) -> PlannedNode:
