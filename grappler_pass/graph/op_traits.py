@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -131,30 +130,25 @@ def input_behind(op: str, output: int) -> int:
     return output if op == "IdentityN" else 0
 
 
-@functools.cache
 def gradient_input(op: str) -> int:
     """Return which input is the gradient, of an op that passes a gradient on."""
-    op_def = op_def_of(op)
-    found = None if op_def is None else _position(op_def.input_arg, _GRADIENTS)
+    found = _named(op, "input_arg", _GRADIENTS)
     assert found is not None, f"{op} takes no gradient"
     return found
 
 
-@functools.cache
 def reserve_output(op: str) -> int | None:
     """Return which output is a reserve space of cuDNN's, for the op's gradient."""
-    op_def = None if "Grad" in op else op_def_of(op)
-    return None if op_def is None else _position(op_def.output_arg, _RESERVES)
+    return None if "Grad" in op else _named(op, "output_arg", _RESERVES)
+
+
+def reserve_input(op: str) -> int | None:
+    """Return which input is a reserve space of cuDNN's."""
+    return _named(op, "input_arg", _RESERVES)
 
 
 @functools.cache
-def reserve_input(op: str) -> int | None:
-    """Return which input is a reserve space of cuDNN's."""
-    op_def = op_def_of(op)
-    return None if op_def is None else _position(op_def.input_arg, _RESERVES)
-
-
-def _position(
-    args: Iterable[op_def_pb2.OpDef.ArgDef], names: Sequence[str]
-) -> int | None:
+def _named(op: str, kind: str, names: tuple[str, ...]) -> int | None:
+    """Return the first input or output of an op that is called so; None without one."""
+    args = getattr(op_def_of(op), kind, ())
     return next((i for i, arg in enumerate(args) if arg.name in names), None)

@@ -105,12 +105,24 @@ def _taken_again(
       prefix: of the names of new nodes.
     """
     view = Graph(graph_def)
-    region, told = _region_of(view, call), _told(view, call)
-    if region is None or any(
-        view.dtype(view.port(text)) != DT_BOOL for text in data_of(told)
-    ):
+    within = [n.index for n in view.nodes if scope_of(n.name) == call.scope]
+    own = frozenset(within)
+    # The flags of the call's scope that others read.
+    told = [
+        view.text(port)
+        for i in within
+        for port in view.output_ports(i)
+        if any(reader.node not in own for reader in view.readers(port))
+    ]
+    region = _region_of(view, call)
+    if region is None or any(view.dtype(view.port(t)) != DT_BOOL for t in told):
         return None
-    again = _Again(view, call, *region, prefix, told)
+    told += [
+        f"^{view.nodes[i].name}"
+        for i in within
+        if not own.issuperset(view.control_readers(i))
+    ]
+    again = _Again(view, call, *region, prefix, tuple(told))
     # What is run up to the end of the call, in this round of the loops around.
     around = view.loops(view.port(call.scale).node)
 
@@ -119,8 +131,7 @@ def _taken_again(
         is_next = node.op in NEXT_ITERATION_OPS and view.frame(index) in around
         return [] if is_next else node.sources
 
-    adjusting = (n.index for n in view.nodes if scope_of(n.name) == call.scope)
-    before = again.copied.union(reached(adjusting, sources))
+    before = again.copied.union(reached(within, sources))
 
     def inputs_of(node: NodeDef) -> Iterable[str]:
         if view.index[node.name] in before:
@@ -129,23 +140,6 @@ def _taken_again(
         return [again.instead_of(text, adjusts=adjusts) for text in texts_of(node)]
 
     return view.redirected(inputs_of, new=again.complete())
-
-
-def _told(view: Graph, call: GradientCall) -> tuple[str, ...]:
-    """Return the flags of a call's scope that others read, or wait for."""
-    within = {n.index for n in view.nodes if scope_of(n.name) == call.scope}
-    read = [
-        view.text(port)
-        for i in sorted(within)
-        for port in view.output_ports(i)
-        if any(reader.node not in within for reader in view.readers(port))
-    ]
-    awaited = [
-        f"^{view.nodes[i].name}"
-        for i in sorted(within)
-        if not within.issuperset(view.control_readers(i))
-    ]
-    return (*read, *awaited)
 
 
 @dataclasses.dataclass
