@@ -1,17 +1,18 @@
 """What a forked child must not take over from its parent.
 
-A thread of the parent that held a lock when it forked is not there to release it.
-The only place that has the interpreter report forks.
+A thread of the parent that held a lock when it forked is not there to release it, as
+when loaders of data fork. The only place that has the interpreter report forks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 Reset = TypeVar("Reset", bound=Callable[[], object])
 
@@ -91,3 +92,31 @@ def per_process(reset: Reset, **around: Callable[[], object]) -> Reset:
 def _renew_locks() -> None:
     for lock in _locks:
         lock.renew()
+
+
+if TYPE_CHECKING:
+    cached_attribute = functools.cached_property
+else:
+
+    class cached_attribute:
+        """What a method returns, kept in the object, and computed without a lock.
+
+        Of threads that ask at once each may compute it; all get what is kept first. In
+        Python 3.10 and 3.11 `functools.cached_property` holds a lock meanwhile, one for
+        all objects of a class, for which a forked child would wait forever.
+        """
+
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            """Take the method, as a decorator does."""
+            self._compute = compute
+            self.__doc__ = compute.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            """Note under which name the object keeps it."""
+            self._name = name
+
+        def __get__(self, owner: Any, kind: type | None = None) -> Any:
+            """Compute it; Python asks no more once the object keeps it."""
+            if owner is None:
+                return self
+            return vars(owner).setdefault(self._name, self._compute(owner))

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.calls import DTYPE_BYTES, Product, Work
 from grappler_pass.costs.op_classes import MATRIX_PREFIXES
+from grappler_pass.fork_safety import cached_attribute
 
 # What a product can be cut along; the least rows, sums and columns, below which there
 # are other kernels, and memory bounds them; how much longer it may take than its parts:

@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.op_table import ROOTS, fused_parts
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32, NO_SLOT, SlotTable

@@ -17,7 +17,6 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import OWN
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility import known_wrong, regions
 from grappler_pass.eligibility.carried_errors import CarriedErrors
 from grappler_pass.eligibility.exclusions import excludes, local_names
@@ -25,6 +24,7 @@ from grappler_pass.eligibility.fused_ops import can_split, parts_of, products_al
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.sensitivity import Sensitivity
 from grappler_pass.eligibility.ties import TensorLists, ties_of
+from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, why_fixed

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
+from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.op_table import DENY, LIST_NAMES, OP_TABLE, ROOTS, ops_within
 
 Edits = Mapping[str, Iterable[str]]

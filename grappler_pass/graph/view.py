@@ -23,8 +23,8 @@ from typing import NamedTuple
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
+from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.device_types import DeviceError, Home, device_type_at
 from grappler_pass.graph.editing import data_of, split_input
 from grappler_pass.graph.frames import Frame, frames_of

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import cached_attribute
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import dataclasses
 import secrets
 from typing import Any, NamedTuple
 
-from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import cached_attribute
 from tf_amp.config.amp_config import AmpConfig
 
 # Graphs whose gradients are scaled differently may be rewritten as one.

@@ -18,7 +18,7 @@ from absl import logging
 from absl.logging.converter import STANDARD_INFO
 
 from grappler_pass.annotations import AGAIN, FINITE_BRANCH, SCALE, STAMP
-from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.garbage import collection_paused
 from tf_amp.compare import call_sites
@@ -236,7 +236,7 @@ def _with_light_branches(arrival: Arrival) -> GraphDef | None:
     Switch and an Identity in front of each of them; both are taken out again. Then all
     that reads the learning rate or counts steps does so alike, and is made one.
     """
-    from grappler_pass.rewriting.branches import lighten_branches, merge_equal_reads
+    from grappler_pass.rewriting.loss_scales import lighten_branches, merge_equal_reads
 
     before = graph_def = arrival.running
     for lighten in (lighten_branches, merge_equal_reads):

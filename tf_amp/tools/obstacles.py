@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from grappler_pass import pipeline
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.calls import Product, Work
 from grappler_pass.costs.op_work import works_of
 from grappler_pass.costs.times import Roofline
+from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import dtype_name

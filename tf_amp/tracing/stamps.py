@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
-from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import cached_attribute
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import (
     Method,

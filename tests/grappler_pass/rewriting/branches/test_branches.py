@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from benchmarks.executed import count_step_nodes
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches import lighten_branches
+from grappler_pass.rewriting.loss_scales import lighten_branches
 from tests.branch_graphs import outcome
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text

@@ -8,8 +8,8 @@ import tensorflow as tf
 from benchmarks.executed import count_executed
 from grappler_pass.annotations import FINITE_BRANCH
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting import branches
-from grappler_pass.rewriting.branches import merge_equal_reads
+from grappler_pass.rewriting import loss_scales
+from grappler_pass.rewriting.loss_scales import merge_equal_reads
 from tests.branch_graphs import outcome
 from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
@@ -206,7 +206,7 @@ def test_reads_of_one_type_only_are_equal():
 def trained(monkeypatch, merging):
     """Return the reads executed in a step, and all values after four."""
     if not merging:
-        monkeypatch.setattr(branches, "merge_equal_reads", lambda *given: None)
+        monkeypatch.setattr(loss_scales, "merge_equal_reads", lambda *given: None)
     rng = np.random.default_rng(1)
     x = tf.constant(rng.normal(size=(16, 4)), tf.float32)
     shapes = [(4, 8), (8,), (8, 8), (8, 1)]
