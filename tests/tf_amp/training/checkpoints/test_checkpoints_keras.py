@@ -8,7 +8,6 @@ import pytest
 
 from tests.checkpoint_ways import BAD, compiled
 from tests.checkpointing import dynamic, fit, training
-from tests.forking import run_forked
 from tests.scaling import figures
 from tf_amp.training import checkpoint_record
 
@@ -116,50 +115,3 @@ def test_a_model_without_a_state_leaves_no_file_beside(stored, tmp_path):
     with training(dynamic()):
         compiled(keras).save(path)
     assert not checkpoint_record.path_beside(path).exists()
-
-
-def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
-    program = f"""
-    import pathlib, keras, numpy as np, tensorflow as tf, tf_amp
-    from tf_amp.training import checkpoint_record
-    folder = pathlib.Path({str(tmp_path)!r})
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    device = tf.config.LogicalDeviceConfiguration()
-    tf.config.set_logical_device_configuration(cpu, [device, device])
-    tf_amp.enable(dtype="float16", opt_level="O2", loss_scale="dynamic:initial=65536")
-    writes, write = [], checkpoint_record.write_beside
-    def noting(path, record):
-        writes.append(pathlib.Path(path).name)
-        write(path, record)
-    checkpoint_record.write_beside = noting
-
-    def model():
-        made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        made.compile(keras.optimizers.Adam(0.01), "mse")
-        return made
-
-    x = np.ones((16, 4), np.float32)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        mirrored = model()
-    saving = keras.callbacks.ModelCheckpoint(folder / "m.keras")
-    mirrored.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[saving])
-    state = tf_amp.loss_scale_state()
-    print(writes, state.good_steps + state.skipped_steps)
-    mirrored.save_weights(folder / "m.weights.h5")
-    saved = tf.train.Checkpoint(model=mirrored, optimizer=mirrored.optimizer)
-    path = saved.save(str(folder / "c"))
-    scale = state.scale
-    mirrored.fit(1e6 * x, x[:, :1], batch_size=8, verbose=0)
-    assert tf_amp.loss_scale_state().scale < scale
-    saved.restore(path).assert_consumed()
-    assert tf_amp.loss_scale_state().scale == scale
-    (held,) = tf_amp.training.scale_state.states_here()
-    floats = held.variables_by_kind["floats"]
-    for copy in held.strategy.experimental_local_results(floats):
-        assert copy.numpy()[0] == scale
-    alone = keras.models.load_model(folder / "m.keras")
-    alone.fit(0.01 * x, 0.01 * x[:, :1], batch_size=8, epochs=1, verbose=0)
-    state = tf_amp.loss_scale_state()
-    print(state.good_steps + state.skipped_steps)
-    """
-    assert run_forked(program).lines()[-2:] == ["['m.keras', 'm.keras'] 4", "6"]

@@ -15,7 +15,6 @@ from keras.optimizers import SGD, Adam, RMSprop
 
 import tf_amp
 from grappler_pass.planning.plan import Cause
-from tests.forking import run_forked
 
 Make = Callable[[], keras.Optimizer]
 SHAPE = (256, 256)
@@ -290,55 +289,3 @@ def test_a_checkpoint_goes_on_without_fusing(tmp_path) -> None:
         for _ in range(4):
             plain.draw()
         assert_close(expected, plain.run(3), ADAM_BOUND)
-
-
-ON_SERVERS = """
-import keras
-import numpy as np
-import tensorflow as tf
-import tf_amp
-from tests.clusters import free_ports
-
-ports = dict(zip(('worker', 'ps'), ([f'localhost:{n}'] for n in free_ports(2))))
-spec = tf.train.ClusterSpec(ports)
-servers = [tf.distribute.Server(spec, job_name=name, task_index=0) for name in ports]
-resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
-servers = tf.distribute.ParameterServerStrategy(resolver)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(servers)
-tf_amp.enable(tune="off", device_profile="cpu-generic")
-RULES = {"ResourceApplyAdam": "steps", "Erf": "gelu"}
-
-def fused(strategy):
-    with strategy.scope():
-        weight = keras.Variable(np.ones((256, 256), "float32"))
-        optimizer = keras.optimizers.Adam(0.01)
-        optimizer.build([weight])
-
-    def on_replica():
-        # Keras 3's `apply` does not run on parameter servers.
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.nn.gelu(2.0 * weight.value))
-        gradient = tape.gradient(loss, [weight.value])[0]
-        variable = strategy.experimental_local_results(weight.value)[0]
-        optimizer.update_step(gradient, variable, 0.01)
-
-    step = tf.function(lambda: strategy.run(on_replica), autograph=False)
-    with strategy.scope():
-        graph_def = step.get_concrete_function().graph.as_graph_def()
-    ops = {node.op for node in graph_def.node}
-    ops |= {node.op for f in graph_def.library.function for node in f.node_def}
-    if strategy is servers:
-        coordinator.schedule(step)
-        coordinator.join()
-    else:
-        step()
-    print([RULES[op] for op in RULES if op in ops], weight.numpy()[0, 0] < 1.0)
-
-fused(servers)
-fused(tf.distribute.OneDeviceStrategy("/cpu:0"))
-"""
-
-
-def test_on_parameter_servers_nothing_is_fused() -> None:
-    lines = run_forked(ON_SERVERS).lines()
-    assert lines == ["[] True", "['steps', 'gelu'] True"]

@@ -10,7 +10,6 @@ from keras import layers
 
 import tf_amp
 from tests import onednn
-from tests.forking import run_forked
 from tests.tf_amp.training.fusions.test_fused_steps import assert_close, enabled
 
 IMAGES = np.random.default_rng(0).normal(3.0, 2.0, (64, 8, 8, 4)).astype(np.float32)
@@ -74,72 +73,3 @@ def test_models_learn_the_same_and_their_plan_says_so(name: str) -> None:
     if rule != "batch_statistics":
         assert_close(*losses, 1e-6)
         assert_close(*weights, 1e-6)
-
-
-ON_REPLICAS = """
-import keras
-import numpy as np
-import tensorflow as tf
-import tf_amp
-
-cpu, = tf.config.list_physical_devices("CPU")
-two = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(cpu, two)
-draw = np.random.default_rng(0)
-WEIGHT = draw.normal(size=(256, 256)).astype("float32")
-X = draw.normal(3.0, 2.0, (2, 8, 6, 5, 16)).astype("float32")
-IDS = draw.integers(-50, 50, (3, 6)).astype("int32")
-OPS = ("ResourceApplyAdam", "FusedBatchNormV3", "ResourceGather")
-
-def train(fuse):
-    tf_amp.enable(fuse=fuse, tune="off", device_profile="cpu-generic")
-    keras.utils.set_random_seed(0)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        weight = keras.Variable(WEIGHT)
-        images, words = keras.layers.BatchNormalization(), keras.layers.Embedding(50, 8)
-        images.build(X.shape[1:])
-        words.build()
-        adam, sgd = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1)
-        adam.build([weight])
-        layered = [*images.trainable_variables, words.embeddings]
-        sgd.build(layered)
-
-    @tf.function
-    def step(ids):
-        def on_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(weight.value ** 2) + tf.reduce_sum(words(ids) ** 2)
-                normalized = images(tf.gather(X, replica), training=True)
-                loss += tf.reduce_sum(normalized ** 3)
-            variables = [weight, *layered]
-            slopes = tape.gradient(loss, [each.value for each in variables])
-            adam.apply(slopes[:1], [weight])
-            sgd.apply(slopes[1:], layered)
-        strategy.run(on_replica)
-
-    for ids in IDS:
-        step(ids)
-    graph_def = step.get_concrete_function(IDS[0]).graph.as_graph_def()
-    bodies = (f.node_def for f in graph_def.library.function)
-    ops = [node.op for nodes in (graph_def.node, *bodies) for node in nodes]
-    tf_amp.disable()
-    for variable in (weight, *layered):
-        assert np.array_equal(*variable.value.values)
-    # Averages are each replica's own.
-    variables = [weight, words.embeddings, *images.variables]
-    values = [part.numpy() for each in variables for part in each.value.values]
-    return [ops.count(op) for op in OPS], values
-
-(without, plain), (fused, trained) = train("off"), train("on")
-print(without, fused)
-print(all(
-    np.abs(one - other).max() <= 3e-5 * np.abs(one).max()
-    for one, other in zip(plain, trained, strict=True)
-))
-"""
-
-
-def test_each_replica_fuses_its_own() -> None:
-    assert run_forked(ON_REPLICAS).lines() == ["[0, 0, 0] [2, 2, 2]", "True"]
