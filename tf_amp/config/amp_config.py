@@ -42,10 +42,8 @@ DEVICE_PROFILE = "TF_AMP_DEVICE_PROFILE"
 LOG = "TF_AMP_LOG"
 STRICT = "TF_AMP_STRICT"
 CACHE = "TF_AMP_CACHE"
-EXCLUDE = "TF_AMP_EXCLUDE"
 TUNE = "TF_AMP_TUNE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
-RANGES = "TF_AMP_RANGES"
 VERBOSE = "TF_AMP_VERBOSE"
 CHECK = "TF_AMP_CHECK"
 # Gives a script its batch size; no setting.
@@ -106,19 +104,21 @@ class Setting(NamedTuple):
     @property
     def option(self) -> str:
         """The option of commands, such as --opt-level."""
-        words = self.variable.removeprefix(OWN_PREFIX).lower().split("_")
-        return f"--{'-'.join(words)}"
+        return f"--{self.variable.removeprefix(OWN_PREFIX).lower().replace('_', '-')}"
 
 
 def _row(
     default: Any,
-    variable: str,
     check: Callable[[Any, str], Any],
     read: Callable[[str, str], Any] | None = None,
     write: Callable[[Any], str] = text_of,
 ) -> Any:
-    row = Setting(variable, check, read or check, write)
-    return dataclasses.field(default=default, metadata={_ROW: row})
+    row = {_ROW: (check, read or check, write)}
+    return dataclasses.field(default=default, metadata=row)
+
+
+def _flag(default: bool) -> Any:
+    return _row(default, values.checked_bool, values.flag_from_text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,32 +151,30 @@ class AmpConfig:
     """
 
     enabled: bool | None = None
-    opt_level: str = _row(DEFAULT_LEVEL, OPT_LEVEL, checked_level)
-    dtype: str | None = _row(None, DTYPE, checked_dtype)
-    device_profile: str | None = _row(None, DEVICE_PROFILE, values.checked_profile)
-    log_dir: pathlib.Path | None = _row(None, LOG, values.checked_path)
-    strict: bool = _row(False, STRICT, values.checked_bool, values.flag_from_text)
-    cache_dir: pathlib.Path | None = _row(None, CACHE, values.checked_path)
+    opt_level: str = _row(DEFAULT_LEVEL, checked_level)
+    dtype: str | None = _row(None, checked_dtype)
+    device_profile: str | None = _row(None, values.checked_profile)
+    log_dir: pathlib.Path | None = _row(None, values.checked_path)
+    strict: bool = _flag(False)
+    cache_dir: pathlib.Path | None = _row(None, values.checked_path)
     exclude: tuple[str, ...] = _row(
-        (), EXCLUDE, values.checked_exclusions, values.patterns_from_text
+        (), values.checked_exclusions, values.patterns_from_text
     )
-    tune: str = _row("on", TUNE, values.checked_tune)
-    tie: float = _row(0.01, "TF_AMP_TIE", values.checked_tie)
+    tune: str = _row("on", values.checked_tune)
+    tie: float = _row(0.01, values.checked_tie)
     fuse: tuple[str, ...] = _row(
         RULES,
-        "TF_AMP_FUSE",
         values.checked_fusions,
         write=lambda fusions: " ".join(fusions) or "off",
     )
     loss_scale: LossScale | None = _row(
         None,
-        LOSS_SCALE,
         loss_scale_from_words,
         write=lambda scale: "" if scale is None else words_from_loss_scale(scale),
     )
-    ranges: pathlib.Path | None = _row(None, RANGES, values.checked_path)
-    verbose: bool = _row(True, VERBOSE, values.checked_bool, values.flag_from_text)
-    check: bool = _row(True, CHECK, values.checked_bool, values.flag_from_text)
+    ranges: pathlib.Path | None = _row(None, values.checked_path)
+    verbose: bool = _flag(True)
+    check: bool = _flag(True)
     list_edits: tuple[ListEdit, ...] = ()
 
     @property
@@ -207,12 +205,7 @@ class AmpConfig:
             for name, row in SETTINGS.items()
             if texts.get(row.variable)
         }
-        settings["enabled"] = _read_enabled(texts)
-        # The switch may name the 16-bit type as well.
-        switch = texts.get(SWITCH, "").lower()
-        if switch in LOW_DTYPES and settings.setdefault("dtype", switch) != switch:
-            raise _contradiction(texts, SWITCH, DTYPE)
-        settings["loss_scale"] = _with_scaling(texts, settings.get("loss_scale"))
+        settings |= _said_by_switches(texts, settings)
         settings.setdefault("cache_dir", _default_cache_dir(texts))
         return cls(list_edits=values.edits_from_env(texts), **settings)
 
@@ -227,15 +220,21 @@ class AmpConfig:
         return {name: value for name, value in variables.items() if value}
 
 
-# Rows by the names of fields.
+# Rows by the names of fields, after which their variables are called.
 SETTINGS: Mapping[str, Setting] = {
-    field.name: field.metadata[_ROW]
+    field.name: Setting(
+        f"{OWN_PREFIX}{field.name.removesuffix('_dir').upper()}", *field.metadata[_ROW]
+    )
     for field in dataclasses.fields(AmpConfig)
     if _ROW in field.metadata
 }
 OWN_NAMES = tuple(row.variable for row in SETTINGS.values())
 # Whose values are paths, or may be.
-PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
+PLACES = tuple(
+    row.variable
+    for row in SETTINGS.values()
+    if row.check in (values.checked_path, values.checked_profile)
+)
 # What `tf-amp` shows of settings that are options, as arguments of argparse; `run` has
 # them all, in this order.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -326,46 +325,45 @@ def _assignments(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
 
 
-def _read_enabled(texts: Mapping[str, str]) -> bool | None:
-    """Return the word of the two switches, which may not say opposite things."""
-    whole, rewrite = _switch_state(texts), _read_flag(texts, REWRITE_SWITCH)
-    if None not in (whole, rewrite) and whole != rewrite:
-        raise _contradiction(texts, SWITCH, REWRITE_SWITCH)
-    return rewrite if whole is None else whole
+def _said_by_switches(
+    texts: Mapping[str, str], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the three switches say, and settings say of the same thing.
 
+    That is whether graphs are rewritten, to which type, and the loss scale.
 
-def _read_flag(texts: Mapping[str, str], name: str) -> bool | None:
-    return values.flag_from_text(texts[name], name) if texts.get(name) else None
-
-
-def _switch_state(texts: Mapping[str, str]) -> bool | None:
-    if not texts.get(SWITCH):
-        return None
-    allowed = values.ON + LOW_DTYPES + values.OFF
-    return values.checked_word(texts[SWITCH], SWITCH, allowed) not in values.OFF
-
-
-def _with_scaling(
-    texts: Mapping[str, str], loss_scale: LossScale | None
-) -> LossScale | None:
-    """Return the loss scale; None leaves the choice to the type.
-
-    The rewrite's switch alone is for programs that scale their losses themselves.
+    Raises:
+      ConfigError: two of them contradict each other.
     """
-    scaling = _read_flag(texts, LOSS_SCALING_SWITCH)
+
+    def flag(name: str) -> bool | None:
+        return values.flag_from_text(texts[name], name) if texts.get(name) else None
+
+    def refuse(first: str, second: str) -> None:
+        raise ConfigError(
+            f"{first}={texts[first]} and {second}={texts[second]} contradict each "
+            "other; set one of them."
+        )
+
+    word, whole = "", None
+    if texts.get(SWITCH):
+        allowed = values.ON + LOW_DTYPES + values.OFF
+        word = values.checked_word(texts[SWITCH], SWITCH, allowed)
+        whole = word not in values.OFF
+    rewrite, scaling = flag(REWRITE_SWITCH), flag(LOSS_SCALING_SWITCH)
+    if None not in (whole, rewrite) and whole != rewrite:
+        refuse(SWITCH, REWRITE_SWITCH)
+    enabled = rewrite if whole is None else whole
+    dtype, loss_scale = settings.get("dtype"), settings.get("loss_scale")
+    if word in LOW_DTYPES and dtype not in (None, word):
+        refuse(SWITCH, DTYPE)
     if loss_scale is not None:
         if scaling not in (None, loss_scale.scales):
-            raise _contradiction(texts, LOSS_SCALING_SWITCH, LOSS_SCALE)
-        return loss_scale
-    if scaling is None and _switch_state(texts) is None and _read_enabled(texts):
-        scaling = False
-    if scaling is None:
-        return None
-    return loss_scale_from_words("dynamic" if scaling else "none")
-
-
-def _contradiction(texts: Mapping[str, str], first: str, second: str) -> ConfigError:
-    return ConfigError(
-        f"{first}={texts[first]} and {second}={texts[second]} contradict each other; "
-        "set one of them."
-    )
+            refuse(LOSS_SCALING_SWITCH, LOSS_SCALE)
+    elif scaling is not None:
+        loss_scale = loss_scale_from_words("dynamic" if scaling else "none")
+    elif whole is None and enabled:
+        # The rewrite's switch alone is for programs that scale their losses themselves.
+        loss_scale = loss_scale_from_words("none")
+    dtype = word if word in LOW_DTYPES else dtype
+    return {"enabled": enabled, "dtype": dtype, "loss_scale": loss_scale}

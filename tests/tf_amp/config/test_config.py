@@ -23,7 +23,6 @@ from tf_amp.config.amp_config import (
     OPTIONS,
     OWN_NAMES,
     PLACES,
-    RANGES,
     REWRITE_SWITCH,
     SETTINGS,
     SWITCH,
@@ -303,7 +302,10 @@ def test_a_command_tells_whole_paths_to_the_script_and_its_children(
 ):
     monkeypatch.setattr(autostart, "is_installed", lambda: True)
     monkeypatch.chdir(tmp_path)
-    said = dict.fromkeys(PLACES, "here.json") | {LOG: "elsewhere", RANGES: " "}
+    said = dict.fromkeys(PLACES, "here.json") | {
+        LOG: "elsewhere",
+        SETTINGS["ranges"].variable: " ",
+    }
     for name in (SWITCH, REWRITE_SWITCH, *PLACES):
         monkeypatch.setenv(name, said.get(name, ""))
     running_scripts.switch_on({LOG: "here.json"})
