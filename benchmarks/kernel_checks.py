@@ -32,7 +32,7 @@ _MORE = (
     Entry("u_net", "U-Net", "sgd", 8, 16),
 )
 _NAMES = "resnet50 mobilenet_v2 bert u_net mlp".split()
-SHIPPED = Path(__file__).resolve().parents[1] / "tf_amp" / "checking" / "shipped"
+SHIPPED = Path(__file__).resolve().parents[1] / "tf_amp" / "compare" / "shipped"
 _TITLES = ("model", "level", "first process s", "second s", "refused", "not checked")
 _EXPLANATION = (
     "A training step in fresh processes, the first with an empty cache: seconds in "
@@ -129,7 +129,7 @@ def run_step(name: str, mode: str) -> Checked:
     """Run the first step of a model and return what its checks took and found."""
     from benchmarks.steps import build_model, step_of
     from grappler_pass.planning.plan import Cause
-    from tf_amp.checking import known
+    from tf_amp.compare import known_kernels as known
     from tf_amp.rewriting import host
 
     seconds, plans = [0.0], []

@@ -81,7 +81,7 @@ def wrong_kernels(config: AmpConfig) -> Findings:
     """List the 16-bit kernels that are known to be wrong here, or were found so."""
     from grappler_pass.eligibility import known_wrong
     from grappler_pass.eligibility.kernels import described
-    from tf_amp.checking import known
+    from tf_amp.compare import known_kernels as known
 
     kernels = known.kernels_here(config)
     for machine in kernels.machines.values():

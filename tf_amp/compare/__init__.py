@@ -1,1 +1,1 @@
-"""Compare float32 with 16 bits by the steps of a program; what that has shown."""
+"""Compare float32 with 16 bits, by steps and kernels; what that has shown."""

@@ -108,7 +108,8 @@ def choose(config: AmpConfig, device_type: str) -> DeviceChoice:
             f"planned for the profile {profile.name}",
         )
     target = device_of_type(device_type)
-    profiles = {d.device_type: profile_of(config, d) for d in _oldest_first()[::-1]}
+    kinds = dict.fromkeys(d.device_type for d in reversed(present_devices()))
+    profiles = {kind: profile_of(config, device_of_type(kind)) for kind in kinds}
     reason = f"{target.model or target.name} computes in {target.low_dtype}"
     return DeviceChoice(
         config.dtype or target.low_dtype,
@@ -122,12 +123,9 @@ def device_of_type(device_type: str) -> Device:
 
     Of several GPUs that is the oldest: what suits it works on the others too.
     """
-    alike = [d for d in _oldest_first() if d.device_type == device_type]
-    return alike[0] if alike else present_devices()[0]
-
-
-def _oldest_first() -> list[Device]:
-    return sorted(present_devices(), key=lambda device: device.capability or (0, 0))
+    alike = [d for d in present_devices() if d.device_type == device_type]
+    cpu = present_devices()[0]
+    return min(alike, key=lambda device: device.capability or (0, 0), default=cpu)
 
 
 def profile_of(config: AmpConfig, device: Device) -> DeviceProfile:
@@ -150,9 +148,20 @@ def profile_dtype(profile: DeviceProfile) -> str:
 
 
 def cpu_key() -> DeviceKey:
-    """Return the facts of this CPU that a measured profile of it holds for."""
+    """Return the facts of this CPU that a measured profile of it holds for.
+
+    The threads of one op are the program's word, the environment's, or all. There a
+    variable that is no whole number of 32 bits counts for nothing. TensorFlow ends with
+    the first op where it is negative.
+    """
+    import tensorflow as tf
+
     from grappler_pass.costs import DECISIVE_FLAGS, DeviceKey
 
+    chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
+    text = os.environ.get(_OP_THREADS, "").strip(" \t\n\v\f\r")
+    count = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else 0
+    asked = count if 0 < count <= _MOST_THREADS else 0
     onednn = private.is_onednn_enabled()
     # The type that oneDNN may round float32 to in products. On CPUs without units for
     # it the numbers and their price stay the same.
@@ -163,7 +172,7 @@ def cpu_key() -> DeviceKey:
     return DeviceKey(
         model=cpu_model(),
         flags=cpu_flags() & DECISIVE_FLAGS,
-        threads=_op_threads(),
+        threads=chosen or asked or len(os.sched_getaffinity(0)),
         onednn=True if onednn is None else onednn,
         float32_products=products if products in _PRODUCT_TYPES else "",
     )
@@ -184,7 +193,13 @@ def cost_key(device: Device) -> str:
     is_on = tf.config.experimental.tensor_float_32_execution_enabled()
     has_tf32 = device.capability is None or device.capability >= _TF32_CAPABILITY
     off = ", TF32 off" if has_tf32 and (is_refused or not is_on) else ""
-    return f"{device.model or 'GPU'}, driver {_gpu_driver()}{off}"
+    try:
+        text = _GPU_DRIVER_FILE.read_text(errors="replace")
+    except OSError:
+        text = ""
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    driver = version.group() if version else "unknown"
+    return f"{device.model or 'GPU'}, driver {driver}{off}"
 
 
 @functools.cache
@@ -248,29 +263,3 @@ def _cpu_field(names: tuple[str, ...]) -> str:
         if name.strip() in names:
             return value.strip()
     return ""
-
-
-@functools.cache
-def _gpu_driver() -> str:
-    """Return the version of NVIDIA's driver; "unknown" where it is not known."""
-    try:
-        text = _GPU_DRIVER_FILE.read_text(errors="replace")
-    except OSError:
-        return "unknown"
-    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
-    return version.group() if version else "unknown"
-
-
-def _op_threads() -> int:
-    """Return the threads of one op: the program's word, the environment's, or all.
-
-    A variable that is no whole number of 32 bits counts for nothing. TensorFlow ends
-    with the first op where it is negative.
-    """
-    import tensorflow as tf
-
-    chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
-    text = os.environ.get(_OP_THREADS, "").strip(" \t\n\v\f\r")
-    count = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else 0
-    asked = count if 0 < count <= _MOST_THREADS else 0
-    return chosen or asked or len(os.sched_getaffinity(0))

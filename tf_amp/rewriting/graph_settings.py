@@ -54,7 +54,7 @@ def with_checks(chosen: Settings, config: AmpConfig, graph_def: Any) -> Settings
 
     Of workers that train in step the chief checks for all, so that they have one plan.
     """
-    from tf_amp.checking import known
+    from tf_amp.compare import known_kernels as known
 
     kernels, others = chosen.kernels, peers()
     if not isinstance(kernels, known.KnownKernels):
@@ -82,7 +82,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
       ConfigError: as for `check_config`.
     """
     from grappler_pass.costs import CostModel
-    from tf_amp.checking import known
+    from tf_amp.compare import known_kernels as known
     from tf_amp.compare.verdicts import learned_for
 
     check_config(config)

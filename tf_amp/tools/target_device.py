@@ -15,7 +15,7 @@ from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
 from grappler_pass.graph import type_slots
 from grappler_pass.pipeline import Settings
 from tf_amp._tensorflow_private import graphs as private
-from tf_amp.checking import known
+from tf_amp.compare import known_kernels as known
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError

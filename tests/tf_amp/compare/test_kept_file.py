@@ -12,9 +12,9 @@ import time
 import pytest
 
 from tests.forking import Child, run_forked
-from tf_amp.checking import known
-from tf_amp.checking.known import Outcomes
+from tf_amp.compare import known_kernels as known
 from tf_amp.compare.kept_file import KeptFile
+from tf_amp.compare.known_kernels import Outcomes
 from tf_amp.compare.verdicts import FILE, KeptVerdict, StepMemory
 
 VERDICT = KeptVerdict("step", True, 2.0, 1.0, 1e9)
@@ -199,7 +199,7 @@ import os, pathlib, sys
 if os.geteuid() == 0 and {as_other}:
     os.setegid(65534)
     os.seteuid(65534)
-from tf_amp.checking.known import Outcomes
+from tf_amp.compare.known_kernels import Outcomes
 from tf_amp.compare.verdicts import FILE, StepMemory, KeptVerdict
 folder = pathlib.Path({folder!r})
 for number in range(3):
@@ -251,7 +251,7 @@ def test_a_folder_where_nothing_is_lost_costs_no_line(tmp_path: pathlib.Path) ->
     assert run_forked(finding(tmp_path)).lines() == ["True"]
     program = f"""
 import pathlib
-from tf_amp.checking.known import Outcomes
+from tf_amp.compare.known_kernels import Outcomes
 from tf_amp.compare.verdicts import FILE, StepMemory
 folder = pathlib.Path({str(tmp_path)!r})
 print(StepMemory("this CPU", folder / FILE).is_faster("1"))

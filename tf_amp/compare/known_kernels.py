@@ -155,16 +155,17 @@ def kernels_here(config: AmpConfig) -> KnownKernels:
     machines = dict(zip(present, map(Machine, present), strict=True))
     key = devices.cpu_key()
     major, minor = map(int, tf.version.VERSION.split(".")[:2])
-    version = (major, minor)
-    machines["CPU"] = Machine("CPU", key.flags, key.threads, key.onednn, version)
-    return KnownKernels(
-        machines=machines,
-        outcomes={
-            kind: outcomes_of(_machine_text(device), config.cache_dir)
-            for kind, device in present.items()
-        },
-        is_off=not config.check,
-    )
+    machines["CPU"] = Machine("CPU", key.flags, key.threads, key.onednn, (major, minor))
+    build = f"TensorFlow {tf.version.VERSION} {tf.version.GIT_VERSION}"
+    outcomes = {}
+    for kind, device in present.items():
+        # All that decides which kernels run there: of a CPU the instruction sets, not
+        # who has made them.
+        is_cpu = kind == "CPU"
+        place = str(key._replace(model="CPU")) if is_cpu else devices.cost_key(device)
+        facts = filter(None, (place, build, devices.kernel_variables()))
+        outcomes[kind] = outcomes_of(", ".join(facts), config.cache_dir)
+    return KnownKernels(machines, outcomes, is_off=not config.check)
 
 
 def with_checks(known: KnownKernels, config: AmpConfig) -> KnownKernels:
@@ -174,17 +175,6 @@ def with_checks(known: KnownKernels, config: AmpConfig) -> KnownKernels:
     has_time = config.tune == "off" or private.is_determinism_enabled()
     limits = dict.fromkeys(_LIMIT_SECONDS, math.inf) if has_time else _LIMIT_SECONDS
     return dataclasses.replace(known, limits=limits)
-
-
-def _machine_text(device: devices.Device) -> str:
-    """Return all that decides which kernels run on a device, for its file."""
-    if device.device_type == "CPU":
-        # The instruction sets decide, not who has made them.
-        place = str(devices.cpu_key()._replace(model="CPU"))
-    else:
-        place = devices.cost_key(device)
-    build = f"TensorFlow {tf.version.VERSION} {tf.version.GIT_VERSION}"
-    return ", ".join(filter(None, (place, build, devices.kernel_variables())))
 
 
 class Outcomes:

@@ -9,7 +9,7 @@ import pytest
 
 from grappler_pass.eligibility.known_wrong import ROWS
 from tests.forking import run_forked
-from tests.tf_amp.checking.test_checked_plans import EMPTIED
+from tests.tf_amp.compare.test_checked_plans import EMPTIED
 from tests.wrong_kernels import PROGRAMS
 from tf_amp import _tensorflow_private as private
 from tf_amp.config import devices

@@ -9,7 +9,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.kernels import is_exact, needs_check
 from tests.wrong_kernels import PROGRAMS, Program, filter_gradient, input_gradient
-from tf_amp.checking.known import fault_in
+from tf_amp.compare.known_kernels import fault_in
 
 DTYPES = ("bfloat16", "float16")
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tf_amp
 from grappler_pass.eligibility import known_wrong
-from tf_amp.checking import known
+from tf_amp.compare import known_kernels as known
 
 def call(x, dy):
     return tf.raw_ops.Conv2DBackpropFilter(
@@ -60,7 +60,10 @@ def test_without_the_table_the_check_finds_it_once_for_all_processes(
         assert "2 of 4 off" in done.err and "(AMP106)" in done.err
 
 
-LATE = "from tf_amp.checking import known\nknown._LIMIT_SECONDS['CPU'] = -1.0\n"
+LATE = """
+from tf_amp.compare import known_kernels
+known_kernels._LIMIT_SECONDS["CPU"] = -1.0
+"""
 DETERMINED = "tf.config.experimental.enable_op_determinism()\n"
 ON, OFF = {"TF_AMP_TUNE": "on"}, {"TF_AMP_TUNE": "off"}
 UNCHECKED = "True 0 ['1 kernel not checked (TF_AMP_CHECK=off)']"

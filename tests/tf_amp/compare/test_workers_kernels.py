@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from tf_amp.checking.known import KnownKernels
+from tf_amp.compare.known_kernels import KnownKernels
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.workers import Peers
 from tf_amp.rewriting import graph_settings
