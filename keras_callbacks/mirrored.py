@@ -29,7 +29,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_amp._tensorflow_private import install_when_imported, wrapping_unconverted
+from tf_amp._tensorflow_private import install, wrapping_unconverted
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.config.loss_scales.arguments import check_count
@@ -435,7 +435,7 @@ def _decorate_keras() -> None:
     if importlib.util.find_spec("keras") is None:
         return
     importlib.import_module("keras")
-    install_when_imported(private.KERAS_ALL_REDUCE, _name_variables)
+    install({private.KERAS_ALL_REDUCE: _name_variables})
 
 
 @wrapping_unconverted

@@ -16,7 +16,7 @@ _TAKERS = {
     "checkpoint_record._lock": "checkpoint_record.still_waiting()",
     "scale_state._lock": "scale_state.states_here()",
     "plans._made._lock": "plans.known()",
-    "private._installing": "private.install_when_imported(private.CREATE_SESSION, id)",
+    "private._installing": "private.install({private.MAKE_MODEL: id})",
     "memory._file._lock": "memory.keep('g', KeptVerdict('g', True, 2.0, 1.0, 0.0))",
     "seen._lock": "seen.receive(_GraphRanges({'x': x}), 'x', np.ones(2))",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",

@@ -1,8 +1,7 @@
 """The only place, with its siblings, that names private hooks of TensorFlow.
 
 Each is looked up when it is needed; where one is gone, one warning says what no longer
-works, and the rest goes on. `install` and `remove` are not to be called by several
-threads at once.
+works, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import wrapt
@@ -19,6 +18,7 @@ from grappler_pass.fork_safety import renewed_lock
 from tf_amp.message_codes import Code
 
 Method = Callable[..., Any]
+Wrap = Callable[[Method], Method]
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -78,15 +78,35 @@ def hooks(without: str, *paths: str, **more: Any) -> tuple[Hook, ...]:
 # Owner, original and replacement of each.
 _patches: dict[Hook, tuple[Any, Method, Method]] = {}
 # What wraps those of modules that are not imported yet.
-_awaited: dict[Hook, Callable[[Method], Method]] = {}
+_awaited: dict[Hook, Wrap] = {}
 _installing = renewed_lock()
 
 
-def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
-    """Replace a method by `wrap(method)`, unless that is done already.
+def install(wraps: Mapping[Hook, Wrap]) -> bool:
+    """Replace methods by what wraps make of them, unless that is done already.
 
-    Return whether the hook is in place; if not, a warning has said what is lost.
+    Those of TensorFlow are replaced now, which several threads must not do at once.
+    Those of Keras are once their modules have been imported, unless all are removed
+    before; any thread may call for these, and import the modules.
+
+    Return whether all are in place or awaited; if not, a warning has said what is lost.
     """
+    is_complete = True
+    for hook, wrap in wraps.items():
+        if hook.module.startswith("tensorflow."):
+            is_complete &= _install(hook, wrap)
+            continue
+        module = sys.modules.get(hook.module)
+        with _installing:
+            if module and not getattr(module.__spec__, "_initializing", False):
+                is_complete &= _install(hook, wrap)
+                continue
+            _awaited[hook] = wrap
+        _await(hook.module)
+    return is_complete
+
+
+def _install(hook: Hook, wrap: Wrap) -> bool:
     if hook in _patches:
         return True
     owner = _owner_of(hook)
@@ -95,25 +115,23 @@ def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
         warn_once(f"{hook.owner or hook.module}.{hook.method}", hook.without)
         return False
     replacement = wrap(original)
-    if not _register(hook, replacement):
+    if not _put(hook, owner, replacement):
         return False
-    setattr(owner, hook.method, replacement)
     _patches[hook] = owner, original, replacement
     return True
 
 
-def install_when_imported(hook: Hook, wrap: Callable[[Method], Method]) -> None:
-    """Install a hook once its module has been imported, unless all are removed before.
-
-    Any thread may call this, and import the module.
-    """
-    module = sys.modules.get(hook.module)
-    with _installing:
-        if module is not None and not getattr(module.__spec__, "_initializing", False):
-            install(hook, wrap)
-            return
-        _awaited[hook] = wrap
-    _await(hook.module)
+def _put(hook: Hook, owner: Any, function: Method) -> bool:
+    """Put a function in place; TensorFlow's core gets it first, where it asks."""
+    if hook.register is not None:
+        module, name = hook.register
+        try:
+            getattr(importlib.import_module(module), name)(function)
+        except (ImportError, AttributeError):
+            warn_once(name, hook.without)
+            return False
+    setattr(owner, hook.method, function)
+    return True
 
 
 @functools.cache
@@ -124,7 +142,7 @@ def _await(module: str) -> None:
 def _install_awaited(module: Any) -> None:
     with _installing:
         for hook in [each for each in _awaited if each.module == module.__name__]:
-            install(hook, _awaited.pop(hook))
+            _install(hook, _awaited.pop(hook))
 
 
 def remove(kept: Collection[Hook] = (), *, of_callbacks: bool = False) -> None:
@@ -140,12 +158,11 @@ def remove(kept: Collection[Hook] = (), *, of_callbacks: bool = False) -> None:
         del _awaited[hook]
     for hook, (owner, original, replacement) in list(_patches.items()):
         if goes(hook) and getattr(owner, hook.method) is replacement:
-            _register(hook, original)
-            setattr(owner, hook.method, original)
+            _put(hook, owner, original)
             del _patches[hook]
 
 
-def wrapping(act: Callable[..., Any]) -> Callable[[Method], Method]:
+def wrapping(act: Callable[..., Any]) -> Wrap:
     """Return what wraps a method so that a function is called in its place.
 
     Args:
@@ -162,13 +179,13 @@ def wrapping(act: Callable[..., Any]) -> Callable[[Method], Method]:
     return wrap
 
 
-def wrapping_unconverted(act: Callable[..., Any]) -> Callable[[Method], Method]:
+def wrapping_unconverted(act: Callable[..., Any]) -> Wrap:
     """Return the same, for methods that AutoGraph would convert."""
     wrap = wrapping(act)
     return lambda method: unconverted(wrap(method))
 
 
-def acting_before(act: Callable[..., Any]) -> Callable[[Method], Method]:
+def acting_before(act: Callable[..., Any]) -> Wrap:
     """Return what wraps a method so that something is done before it.
 
     Args:
@@ -182,7 +199,7 @@ def acting_before(act: Callable[..., Any]) -> Callable[[Method], Method]:
     return wrapping(act_and_call)
 
 
-def acting_after(act: Callable[..., Any]) -> Callable[[Method], Method]:
+def acting_after(act: Callable[..., Any]) -> Wrap:
     """Return what wraps a method so that something is done after it.
 
     Args:
@@ -292,19 +309,6 @@ def warn_once(name: str, without: str) -> None:
 
     text = f"TensorFlow %s has no {name} any more: %s."
     Code.NAME_IS_GONE.warn_once(text, tf.__version__, without)
-
-
-def _register(hook: Hook, function: Method) -> bool:
-    """Give TensorFlow's core the function that is now in place, where it asks."""
-    if hook.register is None:
-        return True
-    module, name = hook.register
-    try:
-        getattr(importlib.import_module(module), name)(function)
-    except (ImportError, AttributeError):
-        warn_once(name, hook.without)
-        return False
-    return True
 
 
 def _owner_of(hook: Hook) -> Any:

@@ -1,7 +1,6 @@
 """The private hooks of gradients and optimizers, and what placement needs of these.
 
-Keras may be imported after mixed precision was enabled, or not at all: its hooks are
-installed by `install_when_imported`.
+Keras may be imported after mixed precision was enabled, or not at all.
 """
 
 from __future__ import annotations

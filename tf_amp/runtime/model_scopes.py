@@ -13,12 +13,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from tf_amp._tensorflow_private import (
-    acting_after,
-    install_when_imported,
-    tracing,
-    wrapping,
-)
+from tf_amp._tensorflow_private import acting_after, tracing, wrapping
+from tf_amp._tensorflow_private import install as install_hooks
 from tf_amp.tracing import stack as scope_stack
 
 _TRAINING = ("fit", "train_on_batch")
@@ -50,8 +46,7 @@ def introduce_callbacks(introduce: Callable[..., Any]) -> None:
 
     It takes the result, the list and the model.
     """
-    for hook in tracing.CALLBACK_LISTS:
-        install_when_imported(hook, acting_after(introduce))
+    install_hooks(dict.fromkeys(tracing.CALLBACK_LISTS, acting_after(introduce)))
 
 
 def running_method(model: Any) -> str:
@@ -62,10 +57,8 @@ def running_method(model: Any) -> str:
 
 def install() -> None:
     """Take the hooks of each Keras that is imported."""
-    for hook in tracing.COMPILE_MODEL:
-        install_when_imported(hook, acting_after(_remember))
-    for hook in tracing.RUN_MODEL:
-        install_when_imported(hook, _run)
+    install_hooks(dict.fromkeys(tracing.COMPILE_MODEL, acting_after(_remember)))
+    install_hooks(dict.fromkeys(tracing.RUN_MODEL, _run))
 
 
 def undo_after_call(model: Any, undo: Callable[[], None]) -> None:

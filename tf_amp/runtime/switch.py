@@ -48,7 +48,7 @@ def watch_eager_code() -> None:
     """Say at the end if nothing could be rewritten, and of which models nothing is."""
     unseen.watch()
     note_model = private.acting_after(lambda *args, **kwargs: unseen.note_model())
-    private.install_when_imported(private.MAKE_MODEL, note_model)
+    private.install({private.MAKE_MODEL: note_model})
 
 
 def enable_from_environment(made: Any = None) -> None:
@@ -163,9 +163,13 @@ def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
 def _install(config: AmpConfig | None) -> None:
     """Patch what marks operations, and for a configuration what rewrites them."""
     stamps.install_hooks()
-    private.install(graphs.BUILD_META_GRAPH, stripping.stripping_built)
-    private.install(graphs.CREATE_META_GRAPH, stripping.stripping_created)
-    private.install(graphs.SAVE_BUILDER, stripping.stripping_saved)
+    private.install(
+        {
+            graphs.BUILD_META_GRAPH: stripping.stripping_built,
+            graphs.CREATE_META_GRAPH: stripping.stripping_created,
+            graphs.SAVE_BUILDER: stripping.stripping_saved,
+        }
+    )
     _install_loss_scaling()
     if config is not None:
         stamps.install_for_layers(config.exclude)
@@ -208,12 +212,6 @@ def _install_rewriting(config: AmpConfig) -> None:
     def stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:
         stamp_graph(session.graph)
 
-    private.install(private.CREATE_SESSION, private.acting_after(stamp_session))
-    private.install(functions.MAKE_FUNCTION, compiled.rewriting)
-    comparing_calls = functools.partial(
-        call_sites.comparing_calls, first_called=notices.mention_function
-    )
-    private.install(functions.CALL_IN_EAGER_MODE, comparing_calls)
     comparing_runs = functools.partial(
         call_sites.comparing_runs,
         times_changed=overflow_origin.times_returned,
@@ -221,13 +219,20 @@ def _install_rewriting(config: AmpConfig) -> None:
     )
     look = private.acting_after(overflow_origin.look_after_run)
     private.install(
-        functions.RUN_IN_SESSION,
-        lambda run: failures.raising(look(comparing_runs(run))),
+        {
+            private.CREATE_SESSION: private.acting_after(stamp_session),
+            functions.MAKE_FUNCTION: compiled.rewriting,
+            functions.CALL_IN_EAGER_MODE: functools.partial(
+                call_sites.comparing_calls, first_called=notices.mention_function
+            ),
+            functions.RUN_IN_SESSION: lambda run: failures.raising(
+                look(comparing_runs(run))
+            ),
+            graphs.CONVERT_TO_TFLITE: plugin.paused(),
+            private_workers.SERVER_START: private.acting_before(workers.serve),
+            **({private.CALL_FUNCTION: failures.raising} if config.strict else {}),
+        }
     )
-    private.install(graphs.CONVERT_TO_TFLITE, plugin.paused())
-    private.install(private_workers.SERVER_START, private.acting_before(workers.serve))
-    if config.strict:
-        private.install(private.CALL_FUNCTION, failures.raising)
 
 
 def _build_host() -> None:

@@ -36,7 +36,6 @@ from tf_amp._tensorflow_private import (
     Method,
     acting_after,
     install,
-    install_when_imported,
     tracing,
     wrapping,
 )
@@ -68,19 +67,22 @@ _DATASET_FUNCTIONS = ("Dataset_", "tf_data_")
 
 def install_hooks() -> None:
     """Mark operations with what holds where they are made."""
-    install(private.CREATE_OP, acting_after(_mark_new))
-    install(tracing.REPLICA_THREAD, acting_after(scope_stack.inherit))
-    install(tracing.WALK_GRADIENT, _following(lambda op: op))
-    install(tracing.RECORD_GRADIENT, _recording)
-    install(tracing.RECORD_CLOSURE, _remembering)
-    install(tracing.REPLAY_GRADIENT, _following(_recorded_op))
+    install(
+        {
+            private.CREATE_OP: acting_after(_mark_new),
+            tracing.REPLICA_THREAD: acting_after(scope_stack.inherit),
+            tracing.WALK_GRADIENT: _following(lambda op: op),
+            tracing.RECORD_GRADIENT: _recording,
+            tracing.RECORD_CLOSURE: _remembering,
+            tracing.REPLAY_GRADIENT: _following(_recorded_op),
+        }
+    )
 
 
 def install_for_layers(exclude: Iterable[str]) -> None:
     """Keep layers among what is excluded in float32 when they are called."""
     if any(map(is_of_layer, exclude)):
-        for hook in tracing.CALL_LAYER:
-            install_when_imported(hook, _call_layer)
+        install(dict.fromkeys(tracing.CALL_LAYER, _call_layer))
 
 
 @dataclasses.dataclass(frozen=True)

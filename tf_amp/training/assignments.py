@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from grappler_pass.annotations import SKIPPED_ASSIGNMENT
-from tf_amp._tensorflow_private import install_when_imported, wrapping
+from tf_amp._tensorflow_private import install as install_hooks
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private import wrapping
 from tf_amp.tracing import stack
 from tf_amp.training.finite_steps import finite_value, note_assigned
 from tf_amp.training.scale_update import is_scalable, must_select
@@ -45,8 +46,12 @@ class _Assignment(NamedTuple):
 
 def install() -> None:
     """Watch what assigns to variables."""
-    install_when_imported(private.ADD_OPERATION, wrapping(_add_unless_overflowed))
-    install_when_imported(private.EXECUTE_EAGERLY, wrapping(_execute_unless_overflowed))
+    install_hooks(
+        {
+            private.ADD_OPERATION: wrapping(_add_unless_overflowed),
+            private.EXECUTE_EAGERLY: wrapping(_execute_unless_overflowed),
+        }
+    )
 
 
 def _add_unless_overflowed(

@@ -31,11 +31,10 @@ from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import (
     acting_after,
     acting_before,
-    install_when_imported,
     wrapping,
 )
 from tf_amp._tensorflow_private import checkpoints as private
-from tf_amp._tensorflow_private import install as install_hook
+from tf_amp._tensorflow_private import install as install_hooks
 from tf_amp._tensorflow_private.tracing import (
     attribute_of,
     kept_with,
@@ -73,10 +72,7 @@ from tf_amp.training.scale_state import (
 
 def install() -> None:
     """Wrap what TensorFlow saves and restores with, and each Keras once it is there."""
-    for hook, wrap in {**_OF_OBJECTS, **_OF_NAMES}.items():
-        install_hook(hook, wrap)
-    for hook, wrap in _OF_KERAS.items():
-        install_when_imported(hook, wrap)
+    install_hooks({**_OF_OBJECTS, **_OF_NAMES, **_OF_KERAS})
 
 
 def take_record(weights: Handles, session: Any = None) -> Record:

@@ -17,15 +17,13 @@ import tensorflow as tf
 
 from grappler_pass import kept_kernels
 from tf_amp._tensorflow_private import (
-    Hook,
     acting_after,
     acting_before,
     graphs,
-    install_when_imported,
     unconverted,
     wrapping,
 )
-from tf_amp._tensorflow_private import install as install_hook
+from tf_amp._tensorflow_private import install as install_hooks
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.devices import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
@@ -59,13 +57,6 @@ from tf_amp.training.scaling import (
 
 Current = Callable[[], LossScale]
 
-_WHEN_IMPORTED: dict[Hook, Callable[[Any], Any]] = {
-    **optimizers.HOOKS,
-    **dict.fromkeys(private.USER_SCALING, scale_and_note),
-    **optimizer_fusions.HOOKS,
-    **layer_fusions.HOOKS,
-}
-
 
 def install(current: Current) -> None:
     """Decorate every way to gradients, and every optimizer once it is imported.
@@ -81,21 +72,27 @@ def install(current: Current) -> None:
         # Others run what is exported.
         return NO_SCALING if graphs.is_exporting() else current()
 
-    install_hook(private.TAPE_GRADIENT, scaling(_tape_gradient))
-    install_hook(private.TAPE_ENTER, acting_before(tape_calls.note_entered))
-    install_hook(private.TAPE_RESET, acting_before(tape_calls.note_reset))
-    graph_gradients = functools.partial(
-        private.with_gradients_function, wrap=scaling(_graph_gradients)
+    install_hooks(
+        {
+            private.TAPE_GRADIENT: scaling(_tape_gradient),
+            private.TAPE_ENTER: acting_before(tape_calls.note_entered),
+            private.TAPE_RESET: acting_before(tape_calls.note_reset),
+            private.GRAPH_GRADIENTS: functools.partial(
+                private.with_gradients_function, wrap=scaling(_graph_gradients)
+            ),
+            private.GRADIENT_LOOKUP: gradient_seeds.passing_on,
+            private.VECTORIZED_LOOP: scaling(_checked_loop),
+            private.PYTHON_FUNCTION: tape_calls.passing_through_python,
+            # Accumulators use gradients for what is linear in their tangents: nobody
+            # scales it.
+            private.FORWARD_GRADIENT: tape_calls.differentiating(),
+            graphs.SET_SIGNATURE: acting_after(program_scaling.track_states),
+            **optimizers.HOOKS,
+            **dict.fromkeys(private.USER_SCALING, scale_and_note),
+            **optimizer_fusions.HOOKS,
+            **layer_fusions.HOOKS,
+        }
     )
-    install_hook(private.GRAPH_GRADIENTS, graph_gradients)
-    install_hook(private.GRADIENT_LOOKUP, gradient_seeds.passing_on)
-    install_hook(private.VECTORIZED_LOOP, scaling(_checked_loop))
-    install_hook(private.PYTHON_FUNCTION, tape_calls.passing_through_python)
-    # Accumulators use gradients for what is linear in their tangents: nobody scales it.
-    install_hook(private.FORWARD_GRADIENT, tape_calls.differentiating())
-    install_hook(graphs.SET_SIGNATURE, acting_after(program_scaling.track_states))
-    for hook, wrap in _WHEN_IMPORTED.items():
-        install_when_imported(hook, wrap)
 
 
 def _tape_gradient(

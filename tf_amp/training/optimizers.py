@@ -33,7 +33,7 @@ from tf_amp._tensorflow_private import (
     workers,
     wrapping_unconverted,
 )
-from tf_amp._tensorflow_private import install as install_hook
+from tf_amp._tensorflow_private import install as install_hooks
 from tf_amp._tensorflow_private import training as private
 from tf_amp.tracing import stack
 from tf_amp.tracing.stack import holding
@@ -277,8 +277,8 @@ _push: ContextVar[tuple[Any, Any] | None] = ContextVar("tf_amp_push", default=No
 
 def install() -> None:
     """Decorate where a `SyncReplicasOptimizer` pushes, and where it waits."""
-    if install_hook(workers.SYNC_PARTS, _with_guarded_parts):
-        install_hook(workers.SYNC_APPLY, _note_overflow)
+    if install_hooks({workers.SYNC_PARTS: _with_guarded_parts}):
+        install_hooks({workers.SYNC_APPLY: _note_overflow})
 
 
 @wrapping_unconverted
