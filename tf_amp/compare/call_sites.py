@@ -291,12 +291,6 @@ def all_sites() -> Iterable[CallSite]:
     return itertools.chain(tuple(_functions.values()), *of_sessions)
 
 
-def begin_anew() -> None:
-    """Take the next call of each site for its first."""
-    for site in all_sites():
-        site.is_new = True
-
-
 def is_any_open() -> bool:
     """Return whether calls of any function are still compared, or profiled."""
     comparisons = (site.comparison for site in tuple(_functions.values()))
@@ -334,7 +328,7 @@ def comparing_calls(
 ) -> Callable[..., Any]:
     """Wrap the method that calls a function in eager mode.
 
-    Something is done at its first call, and at the first after `begin_anew`.
+    Something is done at its first call, or the first since the site is new again.
     """
 
     @functools.wraps(call_function)

@@ -41,7 +41,6 @@ memory in any call that is compared.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -250,12 +249,12 @@ class StepComparison:
     def _decide(self, is_faster: bool, steps: Steps) -> None:
         self.is_faster = is_faster
         for decided in self._decided:
-            self._remember(functools.partial(decided, is_faster, steps))
+            self._tell(decided, is_faster, steps)
         self._decided.clear()
 
-    def _remember(self, remember: Callable[[], None]) -> None:
+    def _tell(self, hears: Callable[..., None], *shown: Any) -> None:
         try:
-            remember()
+            hears(*shown)
         except Exception as error:
             logging.warning(
                 "What the steps of %s have shown is not remembered (%s: %s). The "
@@ -313,7 +312,7 @@ class StepComparison:
                 further = max(0.0, excess - self._pace.excess(turn))
         steps = Steps(None, self._profiles[self.float32], self._profiles[self.mixed])
         for learn in self._learners:
-            self._remember(functools.partial(learn, steps))
+            self._tell(learn, steps)
 
 
 def wait_for_devices() -> None:

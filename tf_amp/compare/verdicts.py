@@ -287,10 +287,8 @@ def verdicts_in(fields: Fields) -> Mapping[str, KeptVerdict]:
     found = {}
     for fingerprint, values in mapping_in(fields, "verdicts").items():
         if isinstance(values, dict) and values.keys() == set(KeptVerdict._fields):
-            verdict = KeptVerdict(**values)
-            numbers = (verdict.float32_seconds, verdict.low_seconds, verdict.when)
-            is_said = type(verdict.faster) is bool and is_line(verdict.graph)
-            if is_said and all(map(is_number, numbers)):
+            graph, faster, *numbers = verdict = KeptVerdict(**values)
+            if type(faster) is bool and is_line(graph) and all(map(is_number, numbers)):
                 found[fingerprint] = verdict
     return found
 

@@ -156,7 +156,8 @@ def switch_on(config: AmpConfig, *, is_programs: bool = True) -> None:
     with _lock:
         _install(config)
         scope_registry.put_in_force(config, is_programs=is_programs)
-    call_sites.begin_anew()
+    for site in call_sites.all_sites():
+        site.is_new = True
     logging.vlog(1, "mixed precision enabled: %s", config)
 
 
