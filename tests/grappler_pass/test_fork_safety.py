@@ -31,7 +31,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from tf_amp import _tensorflow_private as private
         from tf_amp.compare.verdicts import StepMemory, KeptVerdict
         from tf_amp.compare.own_steps import StepComparison
-        from tf_amp.rewriting.resumed_plans import Memory
+        from tf_amp.rewriting.host import Memory
         import numpy as np
         from tf_amp.config.ranges import TensorRange
         from tf_amp.tools.ranges import Statistics, _GraphRanges

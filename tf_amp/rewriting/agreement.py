@@ -31,8 +31,8 @@ from tf_amp.config.loss_scales.words import words_from_loss_scale
 from tf_amp.config.workers import Peers, is_joint, peers
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
-from tf_amp.rewriting import resumed_plans
-from tf_amp.rewriting.resumed_plans import PlanRecord
+from tf_amp.rewriting import host
+from tf_amp.rewriting.host import PlanRecord
 
 if TYPE_CHECKING:
     from grappler_pass.planning.draft import Draft, PlanMemory
@@ -140,7 +140,7 @@ class SharedPlans:
             return self.own.recall(draft)
         plan = json.loads(message)
         is_open = plan.pop("open")
-        low = resumed_plans.low_from(PlanRecord(**plan), order)
+        low = host.low_from(PlanRecord(**plan), order)
         if is_open:
             verdict = functools.partial(self._verdict, key)
             call_sites.current().share(verdict, in_float32=not any(low))
@@ -157,7 +157,7 @@ class SharedPlans:
         if not is_joint(draft.graph_def):
             return
         key, order = _key_and_order(draft)
-        record, workers = resumed_plans.record_of(draft, order), self.workers
+        record, workers = host.record_of(draft, order), self.workers
         if workers.is_chief:
             message = {**dataclasses.asdict(record), "open": draft.is_open}
             # What was in doubt is sent again once it is decided.
@@ -194,13 +194,7 @@ class SharedPlans:
         return _VERDICTS[heard]
 
 
-def memory_for(own: PlanMemory) -> PlanMemory:
-    """Return what the pass is to ask about plans made before, here and elsewhere."""
-    others = peers()
-    return own if others is None else SharedPlans(own, others)
-
-
 def _key_and_order(draft: Draft) -> tuple[str, list[int]]:
     """Return what the plan of a graph is known by, and its slots in their order."""
-    key, order = resumed_plans.key_and_order(draft)
+    key, order = host.key_and_order(draft)
     return f"{key} late" if call_sites.current().is_late else key, order

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from grappler_pass.graph.shapes import Shapes
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite
-    from grappler_pass.planning.draft import Settings
+    from grappler_pass.planning.draft import PlanMemory
     from grappler_pass.planning.plan import Plan
     from grappler_pass.plugin import GrapplerItem
     from tf_amp.config.amp_config import AmpConfig
@@ -129,15 +129,13 @@ class Given(NamedTuple):
       item: what its caller relies on.
       shapes: returns static shapes.
       dropped: nodes that go back to float32, each with the reason.
-      adapted: from the settings of a scope to those for this graph.
-      device_type: of the graph's home; None: its nodes' devices say it.
+      device_type: of the home of a graph that XLA compiles.
     """
 
     graph_def: Any
     item: Item
     shapes: Callable[[], Shapes]
     dropped: tuple[tuple[str, str], ...] = ()
-    adapted: Callable[[Settings], Settings] = lambda settings: settings
     device_type: str | None = None
 
 
@@ -322,14 +320,15 @@ def _rewrite(
 
     graph_def, taking_part = given.graph_def, host.current()
     logs = _logs(scope.config)
+    memory: PlanMemory = taking_part.memory
     with naming_stage("settings"):
-        agreement.check_once(scope.config)
-        chosen = given.adapted(
-            graph_settings.settings_for(scope, graph_def, given.device_type)
-        )
+        if (others := workers.peers()) is not None:
+            agreement.check_once(scope.config)
+            memory = agreement.SharedPlans(memory, others)
+        chosen = graph_settings.settings_for(scope, graph_def, given.device_type)
         chosen = dataclasses.replace(
             chosen,
-            memory=agreement.memory_for(taking_part.memory),
+            memory=memory,
             # Placers move nodes to devices that have no kernels of ours.
             keeps_weights=KEPT_WEIGHTS in chosen.fusions
             and not taking_part.placers

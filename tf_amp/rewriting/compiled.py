@@ -226,11 +226,7 @@ def rewritten_bodies(
         if not any(STAMP in node.attr for node in body.graph_def.node):
             continue
         given = arriving_graphs.Given(
-            body.graph_def,
-            body.item,
-            body.shapes,
-            adapted=settings_with_steps,
-            device_type=device_type,
+            body.graph_def, body.item, body.shapes, device_type=device_type
         )
         rewritten = arriving_graphs.rewritten_by_stamps(given)
         if rewritten is not None:

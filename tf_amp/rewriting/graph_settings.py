@@ -38,15 +38,16 @@ def settings_for(
 ) -> Settings:
     """Return the settings of a scope for a graph, by the devices that it runs on.
 
-    `device_type` is that of its home; None: the nodes' devices say it.
+    `device_type` is that of the home of a graph that XLA compiles; else None.
     """
     from tf_amp.compare.verdicts import own_steps_for
 
-    device_type = device_type or target_device_type(graph_def)
-    chosen = settings_from_config(scope.rewriting, device_type)
+    kind = device_type or target_device_type(graph_def)
+    chosen = settings_from_config(scope.rewriting, kind)
     chosen = with_checks(chosen, scope.config, graph_def)
-    own_steps = own_steps_for(scope.config, device_type)
-    return dataclasses.replace(chosen, own_steps=own_steps)
+    own_steps = own_steps_for(scope.config, kind)
+    chosen = dataclasses.replace(chosen, own_steps=own_steps)
+    return settings_with_steps(chosen) if device_type else chosen
 
 
 def with_checks(chosen: Settings, config: AmpConfig, graph_def: Any) -> Settings:

@@ -214,7 +214,8 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
     if not config.verbose:
         return
-    _job().look_for(config.exclude, plan)
+    if config.exclude:
+        _job().look_for(config.exclude, plan)
     taking_part = host.current()
     if plan.is_empty and (dtype := low_dtype_of(graph_def)):
         why = _cause_of_low_types(graph_def)

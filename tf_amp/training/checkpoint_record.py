@@ -31,7 +31,7 @@ from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
 from tf_amp.errors import CheckpointMismatchError, ConfigError, UnreadableRecordError
 from tf_amp.message_codes import Code
-from tf_amp.rewriting.resumed_plans import PlanRecord
+from tf_amp.rewriting.host import PlanRecord
 
 # Of variables, by identity. Whoever keeps them keeps them weakly, so that no number is
 # given twice.

@@ -16,7 +16,7 @@ from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Cause, Plan
 from tests.text_graph import graph_from_text
-from tf_amp.rewriting.resumed_plans import Memory, PlanRecord
+from tf_amp.rewriting.host import Memory, PlanRecord
 
 # Two branches that compute the same from the same.
 STEP = """
@@ -136,7 +136,7 @@ def test_levels_that_ask_no_prices_store_nothing() -> None:
 
 
 def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tf_amp.rewriting.resumed_plans._MOST", 2)
+    monkeypatch.setattr("tf_amp.rewriting.host._RECORDS_KEPT", 2)
     memory = Memory()
     for size in (256, 512, 1024):
         text = STEP.replace("1024,1024", f"{size},{size}")

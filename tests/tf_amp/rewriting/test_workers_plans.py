@@ -15,7 +15,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.loss_scales.protocol import LossScale, StaticLossScale
 from tf_amp.rewriting import agreement
 from tf_amp.rewriting.agreement import SharedPlans
-from tf_amp.rewriting.resumed_plans import Memory
+from tf_amp.rewriting.host import Memory
 
 # One converts every operation of the chain, the other its products alone.
 SEEDS = (2, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
-from tf_amp.rewriting.resumed_plans import PlanRecord
+from tf_amp.rewriting.host import PlanRecord
 from tf_amp.training import checkpoint_record
 from tf_amp.training.checkpoint_record import (
     Record,

@@ -15,7 +15,7 @@ from tf_amp import (
     loss_scale_state,
 )
 from tf_amp.rewriting import host
-from tf_amp.rewriting.resumed_plans import PlanRecord
+from tf_amp.rewriting.host import PlanRecord
 from tf_amp.training import checkpoints
 
 

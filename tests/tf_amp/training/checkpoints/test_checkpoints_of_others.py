@@ -12,7 +12,7 @@ from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import host
-from tf_amp.rewriting.resumed_plans import PlanRecord
+from tf_amp.rewriting.host import PlanRecord
 from tf_amp.training import checkpoint_record
 
 
