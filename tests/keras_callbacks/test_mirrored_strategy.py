@@ -2,30 +2,16 @@
 
 import pytest
 
-from tests import mirrored_sections as sections
-from tests.mirrored_programs import sections_of
+from tests.mirrored_programs import SECTIONS, sections_of
+from tests.printed_programs import texts_of
 
-OF_KERAS_3 = {
-    # First: it says what was made before.
-    "late": sections.LATE,
-    "bad arguments are named": sections.ARGUMENTS,
-    "one": sections.ONE_DEVICE,
-    "only gradients travel in 16 bits": sections.OTHERS,
-    "eager steps are exchanged too": sections.EAGER,
-    "disabling undoes the hook until the strategy runs again": sections.DISABLED,
-}
-OF_EITHER = {
-    "fit and loops equal one device at the same global batch": sections.TRAINING,
-    "sparse gradients are exchanged as before": sections.SPARSE,
-    "what is written is the model and loads without a strategy": sections.SAVED,
-    "a variable of another scope cannot be trained": sections.FOREIGN,
-}
-# Last: weights that are saved would have the loss scale beside them.
-SCALED = {
-    "the pass leaves the exchange alone": sections.REWRITTEN,
-    "an overflow on either replica skips the step on both": sections.OVERFLOW,
-}
-PROGRAMS = {"keras": {**OF_KERAS_3, **OF_EITHER, **SCALED}, "tf_keras": OF_EITHER}
+# Programs by title, of each Keras that a section is for.
+PROGRAMS = {"keras": {}, "tf_keras": {}}
+for mark, title, text in texts_of(SECTIONS):
+    if mark == "==":
+        kits, _, program = text.partition("\n")
+        for kit in kits.removeprefix("for: ").split():
+            PROGRAMS[kit][title] = program
 
 
 @pytest.fixture(scope="module")
