@@ -1,7 +1,8 @@
 """Every way to write and restore, by processes with tf-amp and without.
 
 Weights, slots and iteration come back to the last bit and without a word, but for one
-where a training with tf-amp finds no loss scale; where there is one it comes back, too.
+where a training with tf-amp finds no loss scale; where there is one it comes back, too,
+and the training goes on to the last bit as if it had not been interrupted.
 """
 
 import functools
@@ -16,7 +17,7 @@ from tests.forking import run_forked
 SETTINGS = {
     "dtype": "float16",
     "opt_level": "O2",
-    "loss_scale": "dynamic:initial=1024,growth_interval=50",
+    "loss_scale": "dynamic:initial=1024,growth_interval=5",
 }
 # The same for a program in which nothing changes.
 VARIABLES = {
@@ -37,9 +38,13 @@ IN_ALL_COMBINATIONS = (
 )
 # They restore what they name, and no loss scale.
 OF_WHAT_IS_NAMED = ("load_checkpoint", "init_from_checkpoint")
+# It restores no slots, so that training goes on otherwise.
+WITHOUT_SLOTS = ("tf_keras load_model, folder",)
 
-# Scale, good steps and skipped steps after the step of a reader.
-FRESH, RESUMED = [1024.0, 1, 0], [512.0, GOOD_STEPS + 1, 1]
+# Steps after those that are saved; the scale grows with the second.
+MORE = 4
+# Scale, good steps and skipped steps after the steps of a reader.
+FRESH, RESUMED = [1024.0, MORE, 0], [1024.0, GOOD_STEPS + MORE - 5, 1]
 # What TensorFlow will drop, and what tf-amp misses in an older one.
 OF_OTHER_THINGS = re.compile(r"is deprecated|\(AMP203\)")
 BEGIN = {
@@ -57,6 +62,9 @@ folder = pathlib.Path({folder!r})
 training = ways.{kind}(folder)
 training.train_and_save({overflows})
 np.savez(folder / "values.npz", *training.values())
+for _ in range({more}):
+    training.train(ways.X)
+np.savez(folder / "after.npz", *training.values())
 """
 READER = """
 import gc, json, pathlib
@@ -68,16 +76,19 @@ training = ways.{kind}(folder)
 training.{restore}
 # Whatever complains of what was not restored does so once it is collected.
 gc.collect()
-values = training.values()
-with np.load(folder / "values.npz") as file:
-    expected = list(file.values())
-assert len(values) == len(expected), (len(values), len(expected))
-for value, one in zip(values, expected):
-    np.testing.assert_array_equal(value, one)
+
+def are_those_of(name):
+    with np.load(folder / name) as file:
+        pairs = zip(training.values(), file.values(), strict=True)
+        return all(map(np.array_equal, *zip(*pairs)))
+
+assert are_those_of("values.npz")
 if {is_on}:
-    training.train(ways.X)
+    for _ in range({more}):
+        training.train(ways.X)
     state = training.state()
-    print(json.dumps([state.scale, state.good_steps, state.skipped_steps]))
+    figures = [state.scale, state.good_steps, state.skipped_steps]
+    print(json.dumps([figures, are_those_of("after.npz")]))
 """
 
 
@@ -95,17 +106,21 @@ def written(tmp_path_factory):
         folder = tmp_path_factory.mktemp("written")
         overflows = int(mode == "with")
         names = {"folder": str(folder), "kind": kind.__name__, "overflows": overflows}
-        run(WRITER.format(**names), mode).lines()
+        run(WRITER.format(**names, more=MORE), mode).lines()
         return folder
 
     return folder_of
 
 
 def restored(folder, way, mode):
-    """Return the state that a reader ends with, and what it is warned of."""
+    """Return what a reader comes to, and what it is warned of.
+
+    That is its state in the end, and whether its values are then those of a training
+    that was not interrupted.
+    """
     kind, restore = WAYS[way]
     names = {"folder": str(folder), "kind": kind.__name__, "restore": restore}
-    done = run(READER.format(**names, is_on=mode != "without"), mode)
+    done = run(READER.format(**names, more=MORE, is_on=mode != "without"), mode)
     said = re.findall(r"^(?:WARNING:\w+:|.*Warning: ).*", done.err, re.MULTILINE)
     told = [line for line in said if not OF_OTHER_THINGS.search(line)]
     return [json.loads(line) for line in done.lines()], told
@@ -119,15 +134,19 @@ def test_whoever_wrote_it_a_checkpoint_restores(way, writer, reader, written):
     if reader == "without":
         assert (states, told) == ([], [])
     elif writer == "with":
-        assert (states, told) == ([RESUMED], [])
+        assert (states, told) == ([[RESUMED, True]], [])
     else:
-        assert states == [FRESH]
+        ((state, _),) = states
+        assert state == FRESH
         (line,) = told
         assert line.endswith("DynamicLossScale starts at 1024. (AMP501)")
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_first_thing_that_a_process_does_may_be_to_restore(way, written):
-    done = restored(written(WAYS[way][0], "with"), way, "by variable")
-    expected = FRESH if way in OF_WHAT_IS_NAMED else RESUMED
-    assert done == ([expected], [])
+    (((state, is_same),), told) = restored(
+        written(WAYS[way][0], "with"), way, "by variable"
+    )
+    assert not told
+    assert state == (FRESH if way in OF_WHAT_IS_NAMED else RESUMED)
+    assert is_same == (way not in WITHOUT_SLOTS)
