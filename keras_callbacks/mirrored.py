@@ -30,7 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import install, wrapping_unconverted
-from tf_amp._tensorflow_private import workers as private
+from tf_amp._tensorflow_private import training as private
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError

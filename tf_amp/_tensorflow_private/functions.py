@@ -1,9 +1,10 @@
-"""TensorFlow's private names around functions of its runtime, and runs of Sessions.
+"""TensorFlow's private names around functions, runs of Sessions, and servers.
 
 TensorFlow makes an instance of a function, optimized by itself, for each ConfigProto
 that comes with its calls in eager mode. One function can so be run rewritten and
 unchanged, call by call, on the same variables. A Session makes one for each list of
-feeds, fetches and targets.
+feeds, fetches and targets. Servers compute what other processes have traced, and
+workers that train in step hear of each other through a service of TensorFlow's.
 """
 
 from __future__ import annotations
@@ -280,3 +281,78 @@ def _labelled(config: bytes, label: str) -> Any:
     labelled.experimental.session_metadata.name = f"tf_amp {label}"
     options = importlib.import_module(_CONTEXT).FunctionCallOptions
     return options(config_proto=labelled)
+
+
+@unless_gone("in_save_context", "functions that scale losses cannot be exported", False)
+def is_exporting() -> bool:
+    """Return whether functions are being traced for a SavedModel, on this thread.
+
+    TensorFlow traces them again for it.
+    """
+    module = importlib.import_module("tensorflow.python.saved_model.save_context")
+    return bool(module.in_save_context())
+
+
+(SERVER_START,) = hooks(
+    "what other processes have this one compute stays float32",
+    "tensorflow.python.training.server_lib:Server.start",
+)
+
+
+def is_server(made: Any) -> bool:
+    """Return whether something is a `tf.distribute.Server`."""
+    import tensorflow as tf
+
+    return isinstance(made, tf.distribute.Server)
+
+
+@unless_gone(
+    "get_server_def", "what is computed by other processes stays float32", None
+)
+def connected_cluster() -> Any | None:
+    """Return the ClusterDef of the servers that this process has compute, if any."""
+    server_def = eager_context().get_server_def()
+    return None if server_def is None else server_def.cluster
+
+
+@unless_gone("_collective_ops_server_def", "workers do not compare their plans", None)
+def collective_server() -> Any | None:
+    """Return the ServerDef of this process where it trains in step with others."""
+    context = eager_context()
+    server_def = context._collective_ops_server_def
+    return server_def if context.coordination_service is not None else None
+
+
+def tell_workers(key: str, value: str, *, anew: bool = False) -> None:
+    """Send something to all workers that train in step; what was sent before stays.
+
+    Unless it is sent anew.
+
+    Raises:
+      tf.errors.OpError: they cannot be reached.
+      AttributeError: this TensorFlow has no such means.
+    """
+    import tensorflow as tf
+
+    context = eager_context()
+    if anew:
+        context.delete_config_key_value(key)
+    with contextlib.suppress(tf.errors.AlreadyExistsError):
+        context.set_config_key_value(key, value)
+
+
+def ask_workers(key: str, seconds: float) -> str | None:
+    """Return what a worker has sent, after waiting for it; None where none has.
+
+    Raises:
+      tf.errors.OpError: they cannot be reached.
+      AttributeError: this TensorFlow has no such means.
+    """
+    import tensorflow as tf
+
+    context = eager_context()
+    try:
+        milliseconds = max(1, int(seconds * 1000))
+        return str(context.get_config_key_value(key, timeout_in_ms=milliseconds))
+    except tf.errors.DeadlineExceededError:
+        return None

@@ -124,13 +124,3 @@ def add_child(view: Any, name: str, child: Any) -> None:
 def builder_graphs(builder: Any) -> list[Any]:
     """Return the GraphDefs that a builder of SavedModels is about to write."""
     return [graph.graph_def for graph in builder._saved_model.meta_graphs]
-
-
-@unless_gone("in_save_context", "functions that scale losses cannot be exported", False)
-def is_exporting() -> bool:
-    """Return whether functions are being traced for a SavedModel, on this thread.
-
-    TensorFlow traces them again for it.
-    """
-    module = importlib.import_module("tensorflow.python.saved_model.save_context")
-    return bool(module.in_save_context())

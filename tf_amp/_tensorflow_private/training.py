@@ -1,4 +1,4 @@
-"""The private hooks of gradients and optimizers, and what placement needs of these.
+"""The private hooks of gradients, optimizers and replicas, and of placement.
 
 Keras may be imported after mixed precision was enabled, or not at all.
 """
@@ -73,6 +73,18 @@ ADD_OPERATION, EXECUTE_EAGERLY = hooks(
     "tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients",
     f"{_INNER_KERAS}.optimizer_v2.optimizer_v2:OptimizerV2.apply_gradients",
     "tensorflow.python.training.optimizer:Optimizer.apply_gradients",
+)
+_SYNC_REPLICAS = "tensorflow.python.training.sync_replicas_optimizer"
+SYNC_APPLY, SYNC_PARTS = hooks(
+    "workers whose gradients overflow push them to a SyncReplicasOptimizer",
+    f"{_SYNC_REPLICAS}:SyncReplicasOptimizer.apply_gradients",
+    f"{_SYNC_REPLICAS}:data_flow_ops",
+)
+_ONE_BY_ONE = "gradients are exchanged in float32, as TensorFlow does it"
+
+(KERAS_ALL_REDUCE,) = hooks(
+    f"of Keras 3's optimizers, {_ONE_BY_ONE}",
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients",
 )
 (BATCH_NORMALIZATION,) = hooks(
     "it takes several passes over its inputs in training",
@@ -342,3 +354,34 @@ def offloading_methods(base: type, original_of: Callable[[Any, Any], Any]) -> Me
         return methods
     warn_once(f"{base.__name__}.{_REDUCE['keras']}", _LOST_REDUCE)
     return methods
+
+
+def local_step_of(optimizer: Any) -> Any | None:
+    """Return the variable with the step that a worker computes gradients for."""
+    return getattr(optimizer, "_local_step", None)
+
+
+_DISTRIBUTE = "tensorflow.python.distribute"
+
+
+def mirrored(values: tuple[Any, ...]) -> Any:
+    """Return one value per replica, all of them equal, as TensorFlow groups them."""
+    utilities = importlib.import_module(f"{_DISTRIBUTE}.distribute_utils")
+    classes = importlib.import_module(f"{_DISTRIBUTE}.values")
+    return utilities.regroup(values, wrap_class=classes.Mirrored)
+
+
+@unless_gone("distribute_utils.regroup", _ONE_BY_ONE, False)
+def can_mirror() -> bool:
+    """Return whether results can be handed back; if not, a warning has been given."""
+    importlib.import_module(f"{_DISTRIBUTE}.distribute_utils").regroup  # noqa: B018
+    importlib.import_module(f"{_DISTRIBUTE}.values").Mirrored  # noqa: B018
+    return True
+
+
+def is_replicated(variable: Any) -> bool:
+    """Return whether a variable is one of a strategy's, or a replica's part of one."""
+    if hasattr(variable, "values"):
+        return True
+    held = (variable, getattr(variable, "handle", None))
+    return any(hasattr(each, "_distributed_container") for each in held)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from grappler_pass.garbage import collection_allowed
-from tf_amp._tensorflow_private import workers as private
+from tf_amp._tensorflow_private import functions as private
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError

@@ -17,7 +17,6 @@ from grappler_pass.annotations import WATCH
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import functions, graphs
-from tf_amp._tensorflow_private import workers as private_workers
 from tf_amp.compare import call_sites
 from tf_amp.config import scope_registry, workers
 from tf_amp.config.amp_config import AmpConfig
@@ -88,7 +87,7 @@ def take_in(made: Any) -> None:
     if private.is_session(made):
         stamp_graph(made.graph)
     is_on = scope_registry.scope_in_force() is not None
-    if is_on and private_workers.is_server(made):
+    if is_on and functions.is_server(made):
         workers.serve(made)
 
 
@@ -230,7 +229,7 @@ def _install_rewriting(config: AmpConfig) -> None:
                 look(comparing_runs(run))
             ),
             graphs.CONVERT_TO_TFLITE: plugin.paused(),
-            private_workers.SERVER_START: private.acting_before(workers.serve),
+            functions.SERVER_START: private.acting_before(workers.serve),
             **({private.CALL_FUNCTION: failures.raising} if config.strict else {}),
         }
     )

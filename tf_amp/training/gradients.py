@@ -19,6 +19,7 @@ from grappler_pass import kept_kernels
 from tf_amp._tensorflow_private import (
     acting_after,
     acting_before,
+    functions,
     graphs,
     unconverted,
     wrapping,
@@ -70,7 +71,7 @@ def install(current: Current) -> None:
 
     def current_here() -> LossScale:
         # Others run what is exported.
-        return NO_SCALING if graphs.is_exporting() else current()
+        return NO_SCALING if functions.is_exporting() else current()
 
     install_hooks(
         {

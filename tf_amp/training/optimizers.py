@@ -30,7 +30,6 @@ from tf_amp._tensorflow_private import (
     Hook,
     Method,
     stand_in_for,
-    workers,
     wrapping_unconverted,
 )
 from tf_amp._tensorflow_private import install as install_hooks
@@ -277,8 +276,8 @@ _push: ContextVar[tuple[Any, Any] | None] = ContextVar("tf_amp_push", default=No
 
 def install() -> None:
     """Decorate where a `SyncReplicasOptimizer` pushes, and where it waits."""
-    if install_hooks({workers.SYNC_PARTS: _with_guarded_parts}):
-        install_hooks({workers.SYNC_APPLY: _note_overflow})
+    if install_hooks({private.SYNC_PARTS: _with_guarded_parts}):
+        install_hooks({private.SYNC_APPLY: _note_overflow})
 
 
 @wrapping_unconverted
@@ -309,7 +308,7 @@ def _with_guarded_parts(module: Any) -> Any:
     class TokenQueue(module.FIFOQueue):  # type: ignore[misc]
         def dequeue(self, name: Any = None) -> Any:
             finite, optimizer = _push.get() or (None, None)
-            step = None if optimizer is None else workers.local_step_of(optimizer)
+            step = None if optimizer is None else private.local_step_of(optimizer)
             if step is None:
                 return super().dequeue(name)
             # Where gradients overflowed, a token goes back.

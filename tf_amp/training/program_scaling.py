@@ -26,7 +26,12 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import graphs, tracing, wrapping_unconverted
+from tf_amp._tensorflow_private import (
+    functions,
+    graphs,
+    tracing,
+    wrapping_unconverted,
+)
 from tf_amp.config.devices import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -157,7 +162,7 @@ def _call_here() -> Scaling | None:
     call = tape_calls.call_at_work()
     if call is not None:
         return call.here()
-    if tf.executing_eagerly() or graphs.is_exporting():
+    if tf.executing_eagerly() or functions.is_exporting():
         return None
     loss_scale = loss_scale_for(current_config())
     if not loss_scale.scales:

@@ -35,8 +35,8 @@ import tensorflow as tf
 from grappler_pass.annotations import AGAIN, BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.rewriting.second_try import Counters
-from tf_amp._tensorflow_private import graphs, unconverted
-from tf_amp._tensorflow_private import workers as private
+from tf_amp._tensorflow_private import functions as private
+from tf_amp._tensorflow_private import unconverted
 from tf_amp._tensorflow_private.tracing import (
     attribute_of,
     handle_contents,
@@ -602,7 +602,7 @@ def find_state(loss_scale: LossScale) -> ScaleState | None:
 
 def states_here() -> list[ScaleState]:
     """Return all states that gradients computed here may have changed."""
-    if graphs.is_exporting():
+    if private.is_exporting():
         return []
     with _lock:
         return list(_home().values())

@@ -22,11 +22,10 @@ from tf_amp._tensorflow_private import (
     graphs,
     tracing,
     training,
-    workers,
 )
 
 # Of a MirroredStrategy that is asked for 16 bits, and of callbacks; not of `enable`.
-ELSEWHERE = {workers.KERAS_ALL_REDUCE, *tracing.CALLBACK_LISTS}
+ELSEWHERE = {training.KERAS_ALL_REDUCE, *tracing.CALLBACK_LISTS}
 
 
 def hooks_in(modules: tuple[str, ...]) -> list[private.Hook]:
@@ -129,8 +128,8 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "IsMklEnabled": (private.is_onednn_enabled, None),
     "is_op_determinism_enabled": (private.is_determinism_enabled, False),
     "context().config": (private.session_config, tf.compat.v1.ConfigProto()),
-    "distribute_utils.regroup": (workers.can_mirror, False),
-    "in_save_context": (graphs.is_exporting, False),
+    "distribute_utils.regroup": (training.can_mirror, False),
+    "in_save_context": (functions.is_exporting, False),
     "_get_control_flow_context": (lambda: tracing.frames_of(_Bare()), ()),
     "_BACKWARD_PREFIX": (lambda: functions.is_backward_pass(_Bare()), False),
     "FuncGraph._functions": (lambda: functions.compiled_callees(_Bare()), ()),
@@ -143,8 +142,8 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "get_flat_tensors_for_gradients": (lambda: training.differentiated_parts([1]), [1]),
     "GradientTape._tape": (lambda: training.holds_recording(_Bare()), False),
     "GraphOrParentsInXlaContext": (_in_xla_context, False),
-    "get_server_def": (workers.connected_cluster, None),
-    "_collective_ops_server_def": (workers.collective_server, None),
+    "get_server_def": (functions.connected_cluster, None),
+    "_collective_ops_server_def": (functions.collective_server, None),
 }
 
 
