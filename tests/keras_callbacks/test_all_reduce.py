@@ -22,7 +22,6 @@ from keras_callbacks.mirrored import (
     in_16_bits,
     to_one_device,
 )
-from tests.forking import run_forked
 
 EITHER = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 # Its largest number; what is closer to it than to the next one is rounded to it.
@@ -178,34 +177,6 @@ def test_each_gradient_is_in_one_bucket_and_each_element_in_one_shard(
         shards = bucket.shards(3)
         assert sum(shards) == bucket.elements
         assert max(shards) - min(shards) <= 1
-
-
-COUNTED = """
-from benchmarks import all_reduce as b
-from keras_callbacks.mirrored import DEFAULT_BUCKET_BYTES, buckets_of
-from keras_callbacks.mirrored import ENCODINGS
-from keras_callbacks.mirrored import in_16_bits, to_one_device
-b.set_up_devices()
-shapes = [(30, 20), (20,), (20, 5), (5,)]
-rows = {row.way: row for row in b.rows_of(shapes)}
-sizes = [600, 20, 100, 5]
-one = rows["one device"].sent
-print(one.bytes_moved - to_one_device(sizes, 2).bytes_moved)
-for way, encoding in ENCODINGS.items():
-    buckets = buckets_of(sizes, DEFAULT_BUCKET_BYTES)
-    sent = rows[way].sent
-    print(sent.bytes_moved - in_16_bits(buckets, encoding, 2).bytes_moved)
-    print(one.messages - sent.messages)
-"""
-
-
-def test_counted_bytes_and_messages_are_those_calculated():
-    # A step beside the exchange sends its learning rate, and where it is kept.
-    one, *fused = map(int, run_forked(COUNTED).lines())
-    assert 0 <= one <= 16
-    assert all(0 <= over <= 16 for over in fused[::2])
-    # Four gradients go there and back; one bucket has two shards, there and back.
-    assert fused[1::2] == [4 * 2 - 2 * 2] * 2
 
 
 def test_half_the_bytes_of_resnet50_travel_in_one_collective():

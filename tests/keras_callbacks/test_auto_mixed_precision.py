@@ -25,7 +25,6 @@ from tests.keras_programs import (
     regression,
     telling_model,
 )
-from tests.two_cpus import run_on_two
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 
@@ -297,33 +296,3 @@ def test_an_evaluation_that_raises_leaves_the_model_as_it_was():
     with pytest.raises(KeyboardInterrupt):
         model.evaluate(X, Y, verbose=0, callbacks=[mixed(), raising])
     assert is_float32(model.evaluate(X, Y, verbose=0))
-
-
-@pytest.mark.parametrize("kit", ["keras", "tf_keras"])
-def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision(kit):
-    # Each in its own process: strategies of one take the same keys for what they
-    # exchange, which has to have the same shapes then.
-    run_on_two(
-        f"""
-        import {kit} as kit
-        import keras_callbacks
-        from tests.keras_programs import X, Y, fit, is_float32, telling_model
-
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-            model = telling_model(kit)
-        scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=2)
-        mixed = keras_callbacks.AutoMixedPrecision(
-            "float16", loss_scale=scale, opt_level="O2", validation=False, verbose=0)
-        # Of the four steps two are compared in float32.
-        history = fit(
-            model,
-            keras_callbacks.LossScaleMonitor(),
-            keras_callbacks.StepTimeMonitor(compare=1),
-            mixed,
-            validation_data=(X, Y),
-        )
-        assert not is_float32(history["loss"][0])
-        assert is_float32(history["val_loss"][0])
-        assert history["loss_scale"] == [2048.0] and history["good_steps"] == [0]
-        """
-    )
