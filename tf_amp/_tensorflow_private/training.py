@@ -385,3 +385,19 @@ def is_replicated(variable: Any) -> bool:
         return True
     held = (variable, getattr(variable, "handle", None))
     return any(hasattr(each, "_distributed_container") for each in held)
+
+
+_APPLYING = (
+    KERAS_APPLY,
+    TF_KERAS_APPLY,
+    TF_KERAS_LEGACY_APPLY,
+    INNER_KERAS_APPLY,
+    V1_APPLY,
+)
+
+
+def optimizer_classes() -> tuple[type, ...]:
+    """Return the base classes of all optimizers that are loaded."""
+    modules = ((sys.modules.get(hook.module), hook.owner) for hook in _APPLYING)
+    found = (getattr(module, owner, None) for module, owner in modules if module)
+    return tuple(cls for cls in found if cls is not None)

@@ -33,7 +33,7 @@ from tf_amp._tensorflow_private import (
     acting_before,
     wrapping,
 )
-from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp._tensorflow_private import graphs as private
 from tf_amp._tensorflow_private import install as install_hooks
 from tf_amp._tensorflow_private.tracing import (
     attribute_of,
@@ -41,6 +41,7 @@ from tf_amp._tensorflow_private.tracing import (
     operations_behind,
     put_attribute,
 )
+from tf_amp._tensorflow_private.training import optimizer_classes
 from tf_amp.errors import UnreadableRecordError
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
@@ -226,7 +227,7 @@ def _reader_of(path: Any) -> Any:
 
 
 def _holds_optimizer(trackables: Iterable[Any]) -> bool:
-    classes = private.optimizer_classes()
+    classes = optimizer_classes()
     return any(isinstance(one, classes) for one in trackables)
 
 
