@@ -5,11 +5,12 @@ Jinja2 writes it and plotly draws its charts; both belong to the extra `report`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.errors import MissingExtraError
@@ -138,6 +139,18 @@ def empty_figure(**layout: Any) -> Any:
     return figure
 
 
+@contextlib.contextmanager
+def extra(name: str, drawn: str) -> Iterator[None]:
+    """Say of what cannot be imported which extra brings it, by a MissingExtraError."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed, which draws {drawn}; to have it: "
+            f"pip install 'tf-amp[{name}]'"
+        ) from error
+
+
 @functools.cache
 def check_extra() -> jinja2.Template:
     """See that pages can be written, and return what they are filled in.
@@ -145,14 +158,9 @@ def check_extra() -> jinja2.Template:
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
-    try:
+    with extra("report", "reports"):
         import jinja2
         import plotly  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed, which draws reports; to have it: "
-            "pip install 'tf-amp[report]'"
-        ) from error
     loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True

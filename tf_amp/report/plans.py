@@ -67,17 +67,24 @@ def _error_text(row: Decision) -> str:
     return f" ± {row.error:.0%}" if row.error else ""
 
 
+def _cells(
+    where: str, plan: Plan, of_time: Callable[[float], _T]
+) -> tuple[tuple[str, ...], tuple[tuple[str | _T, ...], ...]]:
+    """Return the titles of the columns that are shown somewhere, and a plan's rows."""
+    columns = [column for column in _COLUMNS if getattr(column, where)]
+
+    def cell(value: str | float | None) -> str | _T:
+        if value is None:
+            return "-"
+        return value if isinstance(value, str) else of_time(value)
+
+    rows = (tuple(cell(c.value(row)) for c in columns) for row in plan.decisions)
+    return tuple(getattr(column, where) for column in columns), tuple(rows)
+
+
 def text_of(plan: Plan) -> str:
     """Return a plan as text: its summary, and a line per decision, nothing cut off."""
-    columns = [column for column in _COLUMNS if column.in_text]
-    titles = [column.in_text for column in columns]
-    rows = (
-        [
-            value if isinstance(value, str) else _milliseconds(value)
-            for value in (column.value(row) for column in columns)
-        ]
-        for row in plan.decisions
-    )
+    titles, rows = _cells("in_text", plan, _milliseconds)
     numbers = [title for title in titles if title.endswith(" ms")]
     table = filled(bare_table(), titles, rows, numbers=numbers)
     fusions = plan.all_fusions
@@ -179,7 +186,7 @@ def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
         Section(
             f"{heading}Most valuable decisions",
             "Gains first, then what takes longest in float32.",
-            table=_table(plan),
+            table=PageTable(*_cells("on_page", plan.top(_ROWS), short_milliseconds)),
         ),
         Section(
             f"{heading}Rewrites beside types",
@@ -331,20 +338,6 @@ def _kept(nodes: Iterable[PlannedNode]) -> Any:
         hovertemplate="%{y}: %{x:.3g} ms<extra></extra>",
     )
     return figure
-
-
-def _table(plan: Plan) -> PageTable:
-    def cell(value: str | float | None) -> str | float:
-        if value is None:
-            return "-"
-        return value if isinstance(value, str) else short_milliseconds(value)
-
-    columns = [column for column in _COLUMNS if column.on_page]
-    rows = tuple(
-        tuple(cell(column.value(row)) for column in columns)
-        for row in plan.sorted_by_value().decisions[:_ROWS]
-    )
-    return PageTable(tuple(column.on_page for column in columns), rows)
 
 
 def _fusions(plan: Plan) -> PageTable | None:

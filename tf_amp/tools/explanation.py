@@ -13,7 +13,7 @@ import inspect
 import pathlib
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, overload
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -95,42 +95,48 @@ def explain(
     """
     check_tensorflow()
     check_named(explain, fn, kwargs)
-    return _explained(fn, args, kwargs, fetches=fetches, measure=measure)
+    if measure:
+        return _measured(fn, args, kwargs, fetches=fetches)
+    return _planned(fn, args, kwargs, fetches=fetches)
 
 
-def _explained(
-    fn: Any,
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] = NO_ARGUMENTS,
-    *,
-    fetches: Iterable[str] | None = None,
-    measure: bool = False,
-    batch: int | None = None,
-) -> Plan | Prediction:
-    """Do what `explain` does; `batch` stands for open first dimensions of inputs."""
+def _planned(fn: Any, *arguments: Any, **options: Any) -> Plan:
+    """Return a function's plan, by what `drafts_of` takes."""
 
     def settings_of(config: AmpConfig, device_type: str) -> Settings:
         chosen = graph_settings.settings_from_config(config, device_type)
-        own_steps: Any = own_steps_for(config, device_type)
-        if measure:
-            # What steps might withdraw is to be seen measured.
-            own_steps = UnaskedSteps()
-        elif own_steps is not None:
-            own_steps = own_steps._replace(foresees=True)
-        return dataclasses.replace(chosen, own_steps=own_steps)
+        own_steps = own_steps_for(config, device_type)
+        foreseen = own_steps and own_steps._replace(foresees=True)
+        return dataclasses.replace(chosen, own_steps=foreseen)
+
+    return compiled.plan_of_parts(
+        tuple(drafts_of(fn, settings_of, *arguments, **options))
+    )
+
+
+def _measured(
+    fn: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = NO_ARGUMENTS,
+    **options: Any,
+) -> Prediction:
+    """Return a function's plan with times, by what `drafts_of` takes."""
+
+    def settings_of(config: AmpConfig, device_type: str) -> Settings:
+        chosen = graph_settings.settings_from_config(config, device_type)
+        # What steps might withdraw is to be seen measured.
+        return dataclasses.replace(chosen, own_steps=UnaskedSteps())
 
     if not isinstance(fn, GraphDef):
         fn = concrete_function(fn, args, kwargs)
-        if measure and is_compiled_function(fn):
+        if is_compiled_function(fn):
             raise NotMeasurableError(
                 f"{name_of(fn.graph)} is compiled by XLA, of which single operations "
                 "cannot be timed: explain it without measure=True, or without "
                 "jit_compile."
             )
-    drafts = drafts_of(fn, settings_of, args, kwargs, fetches=fetches, batch=batch)
-    if measure:
-        return prediction_of(next(drafts).draft)
-    return compiled.plan_of_parts(tuple(drafts))
+    drafts = drafts_of(fn, settings_of, args, kwargs, **options)
+    return prediction_of(next(drafts).draft)
 
 
 def drafts_of(
@@ -326,23 +332,18 @@ def explain_saved_model(
     which `measure` is passed.
     """
     functions = signatures_of(folder, signature)
-    by_name = {
-        name: cast("Plan", _explained(each, batch=batch))
-        for name, each in functions.items()
-    }
+    by_name = {name: _planned(each, batch=batch) for name, each in functions.items()}
     plans = with_joined_names(by_name, lambda plan: dataclasses.replace(plan, graph=""))
     if not measure:
         return plans
-    # The first of the names that a plan has now is enough.
-    first = (functions[plan.graph.partition(", ")[0]] for plan in plans)
-    measured = (
-        cast("Prediction", _explained(each, measure=True, batch=batch))
-        for each in first
-    )
-    return tuple(
-        dataclasses.replace(m, plan=dataclasses.replace(m.plan, graph=plan.graph))
-        for m, plan in zip(measured, plans, strict=True)
-    )
+    predictions = []
+    for plan in plans:
+        # The first of the names that a plan has now is enough.
+        first = functions[plan.graph.partition(", ")[0]]
+        measured = _measured(first, batch=batch)
+        named = dataclasses.replace(measured.plan, graph=plan.graph)
+        predictions.append(dataclasses.replace(measured, plan=named))
+    return tuple(predictions)
 
 
 def with_joined_names(

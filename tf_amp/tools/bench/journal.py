@@ -55,11 +55,14 @@ class OpCounts:
     onednn: int
 
 
-def count_ops_of_graphs(graphs: Sequence[Any]) -> OpCounts:
-    """Return the counts of GraphDefs, those of the functions they hold included."""
-    functions = (each for graph in graphs for each in graph.library.function)
+def count_ops_of_graphs(
+    graphs: Iterable[Any], functions: Iterable[Any] = ()
+) -> OpCounts:
+    """Return the counts of GraphDefs and the functions they hold, and of others."""
+    graphs = list(graphs)
+    held = (each for graph in graphs for each in graph.library.function)
+    bodies = (function.node_def for function in itertools.chain(held, functions))
     nodes = (graph.node for graph in graphs)
-    bodies = (function.node_def for function in functions)
     return count_ops(itertools.chain.from_iterable(itertools.chain(nodes, bodies)))
 
 

@@ -308,11 +308,8 @@ def continued(fresh: BenchRecord, path: pathlib.Path) -> BenchRecord:
     was, now = record.job.target, fresh.job.target
     differing = _differing(was, now, but="digest")
     if not differing and was.digest != now.digest:
-        differing = [
-            f"{now.name} was edited since"
-            if was.digest
-            else f"it does not say which text of {now.name} was measured"
-        ]
+        unknown = f"it does not say which text of {now.name} was measured"
+        differing = [f"{now.name} was edited since" if was.digest else unknown]
     differing += _differing(record.job, fresh.job, but="target")
     differing += _differing(record.context, fresh.context, but="date")
     if differing:
@@ -352,10 +349,8 @@ def versions_of(packages: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the version of tf-amp, and of those packages that are installed."""
     versions = [("tf-amp", tf_amp.__version__)]
     for name in packages:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
     return tuple(versions)
 
 

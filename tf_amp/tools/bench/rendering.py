@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tf_amp.errors import MissingExtraError
 from tf_amp.report import page
 from tf_amp.report.display import FittedTable
 from tf_amp.report.page import PageTable, Section
@@ -198,13 +197,8 @@ _READING = "Medians of all rounds; lines reach from the lowest to the highest ro
 
 def check_extra() -> None:
     """Raise MissingExtraError unless charts can be drawn."""
-    try:
+    with page.extra("plots", "charts"):
         import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed, which draws charts; to have it: "
-            "pip install 'tf-amp[plots]'"
-        ) from error
 
 
 def png_of(record: BenchRecord) -> bytes:

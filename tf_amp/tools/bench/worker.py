@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import itertools
 import pathlib
 import signal
 import sys
@@ -45,7 +44,6 @@ from tf_amp.tools.bench.journal import (
     OWN_KIND,
     Journal,
     OpCounts,
-    count_ops,
     count_ops_of_graphs,
     leaves,
 )
@@ -70,12 +68,7 @@ Method = Callable[..., Any]
 def watch(journal: Journal) -> None:
     """Write the steps of this process into a journal, from the imports to come on."""
     calls, batches = _Calls(journal), _Batches(journal)
-    runs = _SessionRuns(journal)
-    wrap = wrapt.wrap_function_wrapper
-
-    def watch_calls(module: Any) -> None:
-        owner = getattr(module, CALL_IN_EAGER_MODE.owner)
-        wrap(owner, CALL_IN_EAGER_MODE.method, calls.call)
+    wrap, when_imported = wrapt.wrap_function_wrapper, wrapt.register_post_import_hook
 
     def watch_batches(module: Any) -> None:
         owner = module.callbacks.CallbackList
@@ -86,30 +79,32 @@ def watch(journal: Journal) -> None:
         for name in _ENDS:
             wrap(owner, name, functools.partial(batches.proceed, None))
 
-    def watch_runs(module: Any) -> None:
-        wrap(getattr(module, CREATE_SESSION.owner), "run", runs.run)
-
-    wrapt.register_post_import_hook(watch_calls, CALL_IN_EAGER_MODE.module)
-    wrapt.register_post_import_hook(watch_runs, CREATE_SESSION.module)
+    called, run = CALL_IN_EAGER_MODE, CREATE_SESSION
+    method = f"{called.owner}.{called.method}"
+    when_imported(lambda module: wrap(module, method, calls.call), called.module)
+    method_of_run = f"{run.owner}.run"
+    when_imported(lambda module: wrap(module, method_of_run, calls.run), run.module)
     for name in _KERAS:
-        wrapt.register_post_import_hook(watch_batches, name)
+        when_imported(watch_batches, name)
 
 
 class _Calls:
-    """Watches the method that calls a function in eager mode."""
+    """Watches the methods that call a function in eager mode, and run a Session."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        # By name and options: one function may have several instances.
-        self._numbers: dict[tuple[bytes, bytes], int] = {}
+        # By name and options: one function may have several instances. Of runs of a
+        # Session, whose fetches are taken for a function, by these.
+        self._numbers: dict[tuple[object, object], int] = {}
+        self._counts: Counter[tuple[object, object]] = Counter()
         self._is_looking = False
 
     def call(
         self, method: Method, context: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Stand for the method, whose first argument is the function's name."""
-        journal, name = self._journal, args[0]
-        key = name, context.function_call_options.config_proto_serialized
+        journal, name = self._journal, args[0].decode()
+        key = args[0], context.function_call_options.config_proto_serialized
         timed: list[tuple[Any, float, float]] = []
 
         def run() -> None:
@@ -127,17 +122,48 @@ class _Calls:
             finally:
                 self._is_looking = False
             with journal.looking():
-                if graphs:
-                    counts = count_ops_of_graphs(graphs)
-                else:
-                    nodes = (each.node_def for each in definitions(context, name))
-                    counts = count_ops(itertools.chain.from_iterable(nodes))
+                functions = () if graphs else definitions(context, args[0])
+                counts = count_ops_of_graphs(graphs, functions)
         if key not in self._numbers:
-            self._numbers[key] = journal.function(name.decode(), counts)
+            self._numbers[key] = journal.function(name, counts)
         outputs, begin, end = timed[0]
         journal.call(self._numbers[key], begin, end)
-        journal.values(name.decode(), outputs)
+        journal.values(name, outputs)
         return outputs
+
+    def run(self, method: Method, session: Any, args: Any, kwargs: Any) -> Any:
+        """Stand for the method; its arguments are those of `Session.run`.
+
+        The graph that is executed is asked for at runs 1, 2, 4, 8 and so on, as tf-amp
+        may take another one after a while.
+        """
+        journal = self._journal
+        arguments = dict(zip(_RUN_ARGUMENTS, args, strict=False)) | kwargs
+        fetches, feed_dict, options, metadata = map(arguments.get, _RUN_ARGUMENTS)
+        tensors = (each for each in leaves(fetches) if each is not None)
+        names = (str(getattr(t, "name", t)).partition(":")[0] for t in tensors)
+        name = ", ".join(names)[:_MOST_LETTERS]
+        key = (id(session), name)
+        self._counts[key] += 1
+        count = self._counts[key]
+        is_asked = not count & (count - 1) and options is metadata is None
+        if is_asked:
+            from tensorflow.core.protobuf import config_pb2
+
+            options = config_pb2.RunOptions(output_partition_graphs=True)
+            metadata = config_pb2.RunMetadata()
+        begin = journal.now()
+        results = method(fetches, feed_dict, options, metadata)
+        end = journal.now()
+        if is_asked or count == 1:
+            with journal.looking():
+                # Without metadata it is unknown what is executed.
+                graphs = metadata.partition_graphs if is_asked else None
+                counts = count_ops_of_graphs(graphs) if graphs else None
+                self._numbers[key] = journal.function(name, counts)
+        journal.values(name, results)
+        journal.call(self._numbers[key], begin, end)
+        return results
 
 
 @dataclasses.dataclass
@@ -183,49 +209,6 @@ class _Batches:
             if isinstance(logs, dict) and logs.get(computed) is not None:
                 self._journal.values(batch.kind, logs[computed])
         return method(*args, **kwargs)
-
-
-class _SessionRuns:
-    """Watches the method that runs a Session, each list of fetches as a function.
-
-    The graph that is executed is asked for at runs 1, 2, 4, 8 and so on, as tf-amp may
-    take another one after a while.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._counts: Counter[tuple[int, str]] = Counter()
-        self._numbers: dict[tuple[int, str], int] = {}
-
-    def run(self, method: Method, session: Any, args: Any, kwargs: Any) -> Any:
-        """Stand for the method; its arguments are those of `Session.run`."""
-        journal = self._journal
-        arguments = dict(zip(_RUN_ARGUMENTS, args, strict=False)) | kwargs
-        fetches, feed_dict, options, metadata = map(arguments.get, _RUN_ARGUMENTS)
-        tensors = (each for each in leaves(fetches) if each is not None)
-        names = (str(getattr(t, "name", t)).partition(":")[0] for t in tensors)
-        name = ", ".join(names)[:_MOST_LETTERS]
-        key = (id(session), name)
-        self._counts[key] += 1
-        count = self._counts[key]
-        is_asked = not count & (count - 1) and options is metadata is None
-        if is_asked:
-            from tensorflow.core.protobuf import config_pb2
-
-            options = config_pb2.RunOptions(output_partition_graphs=True)
-            metadata = config_pb2.RunMetadata()
-        begin = journal.now()
-        results = method(fetches, feed_dict, options, metadata)
-        end = journal.now()
-        if is_asked or count == 1:
-            with journal.looking():
-                # Without metadata it is unknown what is executed.
-                graphs = metadata.partition_graphs if is_asked else None
-                counts = count_ops_of_graphs(graphs) if graphs else None
-                self._numbers[key] = journal.function(name, counts)
-        journal.values(name, results)
-        journal.call(self._numbers[key], begin, end)
-        return results
 
 
 _FEWEST_STEPS = 12
@@ -312,10 +295,12 @@ def switch_on(method: str) -> None:
     """
     when_imported = wrapt.register_post_import_hook
     if method == KERAS:
-        when_imported(lambda keras: keras.config.set_dtype_policy(_POLICY), "keras")
-        when_imported(
-            lambda keras: keras.mixed_precision.set_global_policy(_POLICY), "tf_keras"
-        )
+
+        def set_policy(keras: Any) -> None:
+            keras.mixed_precision.set_global_policy(_POLICY)
+
+        for name in _KERAS:
+            when_imported(set_policy, name)
     if method == TENSORFLOW:
 
         def switch_on_builtin_pass(tensorflow: Any) -> None:

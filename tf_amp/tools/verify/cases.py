@@ -196,10 +196,8 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> GraphCase:
     It is a GraphDef with the nodes to run, or a ConcreteFunction, whose variables have
     their values.
     """
-    if isinstance(fn, GraphDef):
-        graph_def, fetched, name = fn, tuple(fetches), ""
-        values: Mapping[str, Array] = {}
-    else:
+    graph_def, fetched, name, values = fn, tuple(fetches), "", dict[str, Array]()
+    if not isinstance(fn, GraphDef):
         graph_def, fetched, name = explanation.traced_graph(fn)
         values, _ = captured_values(fn)
     config = explanation.config_for(graph_def)
