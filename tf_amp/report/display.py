@@ -5,6 +5,7 @@ Text is for files and has all columns; a narrow terminal shows those that matter
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import io
 import itertools
@@ -54,35 +55,28 @@ class Display:
         return html_from(self)
 
 
+@dataclasses.dataclass(frozen=True)
 class FittedTable:
     """A table of which a narrow terminal shows the columns that matter most.
 
     One column, the first unless told otherwise, has names, which may be folded; no
     other is.
+
+    Attributes:
+      titles: of the columns.
+      rows: of cells, whose text is no markup.
+      numbers: titles of columns that are set to the right.
+      spare: titles of columns that may be left out, first what matters least.
+      names: number of the column with names.
+      has_rule: whether there is a rule below the titles.
     """
 
-    def __init__(
-        self,
-        titles: Sequence[str],
-        rows: Iterable[Sequence[str | Text]],
-        *,
-        numbers: Collection[str] = (),
-        spare: Sequence[str] = (),
-        names: int = 0,
-        has_rule: bool = True,
-    ) -> None:
-        """Take titles and rows.
-
-        Args:
-          titles: of the columns.
-          rows: of cells, whose text is no markup.
-          numbers: titles of columns that are set to the right.
-          spare: titles of columns that may be left out, first what matters least.
-          names: number of the column with names.
-          has_rule: whether there is a rule below the titles.
-        """
-        self._titles, self._rows, self._numbers = titles, tuple(rows), numbers
-        self._spare, self._names, self._has_rule = spare, titles[names], has_rule
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str | Text]]
+    numbers: Collection[str] = ()
+    spare: Sequence[str] = ()
+    names: int = 0
+    has_rule: bool = True
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -90,7 +84,7 @@ class FittedTable:
         """Show as many columns as there is room for, and name the others."""
         left_out: list[str] = []
         unlimited = options.update(width=_UNLIMITED)
-        for name in (*self._spare, ""):
+        for name in (*self.spare, ""):
             table = self.table(left_out, _NAME_WIDTH)
             width = Measurement.get(console, unlimited, table).maximum
             if width <= options.max_width:
@@ -105,20 +99,21 @@ class FittedTable:
         self, left_out: Collection[str] = (), name_width: int | None = None
     ) -> Table:
         """Return a table of all columns but some."""
-        if self._has_rule:
+        if self.has_rule:
             table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
         else:
             table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-        shown = [title not in left_out for title in self._titles]
-        for title in itertools.compress(self._titles, shown):
+        shown = [title not in left_out for title in self.titles]
+        for title in itertools.compress(self.titles, shown):
+            has_names = title == self.titles[self.names]
             table.add_column(
                 title,
-                justify="right" if title in self._numbers else "left",
+                justify="right" if title in self.numbers else "left",
                 overflow="fold",
-                no_wrap=title != self._names,
-                max_width=name_width if title == self._names else None,
+                no_wrap=not has_names,
+                max_width=name_width if has_names else None,
             )
-        for row in self._rows:
+        for row in self.rows:
             cells = itertools.compress(row, shown)
             table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
         return table

@@ -85,26 +85,20 @@ def optimize(
     if args or kwargs or explanation.is_concrete(x):
         function = explanation.concrete_function(x, args, kwargs)
         return _optimized_function(function, options)
-    return _Optimized(x, options)
+    traced = x if hasattr(x, "get_concrete_function") else tf.function(x)
+    signature = inspect.signature(getattr(traced, "python_function", x))
+    optimized = functools.cache(lambda f: _optimized_function(f, options))
 
-
-class _Optimized:
-    """A callable that is traced as the original would be, once per kind of call."""
-
-    def __init__(self, original: Any, options: ConversionOptions) -> None:
-        is_traced = hasattr(original, "get_concrete_function")
-        self._traced = original if is_traced else tf.function(original)
-        python = getattr(self._traced, "python_function", original)
-        self._signature = inspect.signature(python)
-        self._optimized = functools.cache(lambda f: _optimized_function(f, options))
-        functools.update_wrapper(self, getattr(original, "python_function", original))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = self._traced.get_concrete_function(*args, **kwargs)
+    @functools.wraps(getattr(x, "python_function", x))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        """Call what is traced as the original would be, once per kind of call."""
+        function = traced.get_concrete_function(*args, **kwargs)
         # A ConcreteFunction wants every argument, those with defaults too.
-        bound = self._signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return self._optimized(function)(*bound.args, **bound.kwargs)
+        return optimized(function)(*bound.args, **bound.kwargs)
+
+    return call
 
 
 def _rewritten(graph_def: GraphDef, item: Item, options: ConversionOptions) -> GraphDef:

@@ -267,7 +267,8 @@ class Verification(Display, Stored):
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
-        table = FittedTable(_TITLES, self._rows(), numbers=_NUMBERS, spare=_SPARE)
+        rows = tuple(self._rows())
+        table = FittedTable(_TITLES, rows, numbers=_NUMBERS, spare=_SPARE)
         return self._around(table)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
