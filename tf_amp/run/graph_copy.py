@@ -32,19 +32,7 @@ from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.functions.conversion import library_of
-from grappler_pass.graph.op_table import (
-    CALL_OPS,
-    CONTROL_FLOW_OPS,
-    FORWARDING_OPS,
-    INPUT_OPS,
-    LOOK_OPS,
-    MERGE_OPS,
-    READ_OPS,
-    REF_VARIABLE_OPS,
-    RESULT_OPS,
-    SWITCH_OPS,
-    VIEW_OPS,
-)
+from grappler_pass.graph import op_table
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
 from grappler_pass.graph.type_slots import op_def_of, signature_of
@@ -57,30 +45,38 @@ OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 # Their resource may be the handle of a variable.
 HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
 # These only watch what goes through; a synthetic value must not stop the step.
-_WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
+_WATCHING = frozenset(
+    """CheckNumerics CheckNumericsV2 DebugIdentity DebugIdentityV2 DebugIdentityV3
+    Print""".split()
+)
 # What a caller brings in or takes away; a default is computed.
-_OUTSIDE = (INPUT_OPS | RESULT_OPS) - {"PlaceholderWithDefault"}
+_OUTSIDE = (op_table.INPUT_OPS | op_table.RESULT_OPS) - {"PlaceholderWithDefault"}
+# Their OpDefs claim that they have no state, and yet they reach out of the graph.
+_UNDECLARED = frozenset(
+    """Abort DebugNanCount DebugNumericSummary DebugNumericSummaryV2 MatchingFiles
+    PyFuncStateless ReadFile XlaLaunch""".split()
+)
 # Stateful, but the state is a private variable, or lives no longer than one step.
 _PRIVATE_STATE = (
-    READ_OPS
-    | LOOK_OPS
-    | frozenset(
+    op_table.READ_OPS
+    | op_table.LOOK_OPS
+    | set(
         """DestroyTemporaryVariable IsVariableInitialized RngReadAndSkip RngSkip
     StackCloseV2 StackPopV2 StackPushV2 StackV2 TemporaryVariable""".split()
     )
 )
 _PRIVATE_STATE_PREFIXES = ("TensorArray", "CudnnRNN")
 # Ops that do what the functions they call do, and nothing else.
-_CALLS = CALL_OPS.keys() | {"MapDefun"}
+_CALLS = op_table.CALL_OPS.keys() | {"MapDefun"}
 # Ops whose output holds values of these inputs, moved but not changed (or by an
 # offset that is only for negative ones).
 _PASS = (
-    FORWARDING_OPS
-    | MERGE_OPS
-    | VIEW_OPS
-    | frozenset(
+    op_table.FORWARDING_OPS
+    | op_table.MERGE_OPS
+    | op_table.VIEW_OPS
+    | set(
         """AddV2 BroadcastTo Cast ConcatV2 Maximum Minimum Pack ReadVariableOp Select
-        SelectV2 StridedSlice Tile Transpose Unpack""".split()
+    SelectV2 StridedSlice Tile Transpose Unpack""".split()
     )
 )
 # Ops with results of unknown shape that have, as a rule, the shape of this input.
@@ -96,22 +92,6 @@ class NodeRole(enum.Enum):
     HANDLE = "the handle of a variable, replaced by a private one's"
     VARIABLE = "holds its value itself; a private one of the same type"
     SOURCE = "left out, with synthetic tensors in place of its outputs"
-
-
-# Their OpDefs claim that they have no state, and yet they reach out of the graph.
-_UNDECLARED: Mapping[str, NodeRole] = {
-    "Abort": NodeRole.SOURCE,
-    "DebugIdentity": NodeRole.PASS,
-    "DebugIdentityV2": NodeRole.PASS,
-    "DebugIdentityV3": NodeRole.PASS,
-    "DebugNanCount": NodeRole.SOURCE,
-    "DebugNumericSummary": NodeRole.SOURCE,
-    "DebugNumericSummaryV2": NodeRole.SOURCE,
-    "MatchingFiles": NodeRole.SOURCE,
-    "PyFuncStateless": NodeRole.SOURCE,
-    "ReadFile": NodeRole.SOURCE,
-    "XlaLaunch": NodeRole.SOURCE,
-}
 
 
 def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], NodeRole]:
@@ -143,16 +123,14 @@ def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], NodeRole]:
 @functools.cache
 def role_of_op(op: str) -> NodeRole:
     """Return the role of an op that calls no function."""
-    if op in REF_VARIABLE_OPS:
+    if op in op_table.REF_VARIABLE_OPS:
         return NodeRole.VARIABLE
     if op in _WATCHING:
         return NodeRole.PASS
-    if op in _UNDECLARED:
-        return _UNDECLARED[op]
     if op == "VarHandleOp":
         return NodeRole.HANDLE
     op_def = op_def_of(op)
-    if op_def is None or op in _OUTSIDE:
+    if op_def is None or op in _OUTSIDE or op in _UNDECLARED:
         return NodeRole.SOURCE
     takes = {arg.type for arg in op_def.input_arg}
     makes = {arg.type for arg in op_def.output_arg}
@@ -220,7 +198,7 @@ def _rows(view: Graph, shapes: Shapes, node: Node) -> int | None:
 def _variable_rows(view: Graph, shapes: Shapes, node: Node) -> int | None:
     """Return how many rows the variable behind a handle has."""
     handle = view.nodes[node.inputs[0].node]
-    while handle.op in FORWARDING_OPS:
+    while handle.op in op_table.FORWARDING_OPS:
         handle = view.nodes[handle.inputs[0].node]
     attrs = handle.proto.attr
     if handle.op == "VarHandleOp":
@@ -302,7 +280,6 @@ class _Copy:
 
     def __init__(self, view: Graph, graph_def: GraphDef, shapes: Shapes) -> None:
         self._view = view
-        self._given = graph_def
         self._shapes = shapes
         self._role_of = roles_for(graph_def)
         self._bounds = upper_bounds(view, shapes)
@@ -317,7 +294,7 @@ class _Copy:
         nodes = [view.nodes[index] for index in view.order if index in live]
         for node in nodes:
             self._copy(node)
-        back_edges = (node for node in nodes if node.op in MERGE_OPS)
+        back_edges = (node for node in nodes if node.op in op_table.MERGE_OPS)
         for node in back_edges:
             # The end of a loop may have turned out to have nothing that stands for it.
             if None in (self._texts.get(port, "") for port in node.inputs):
@@ -329,12 +306,19 @@ class _Copy:
         return Sandbox(self._made, tuple(self._contents.values()))
 
     def _copy(self, node: Node) -> None:
-        role = self._role_of(node.proto)
+        role, variable = self._role_of(node.proto), None
         is_handle = node.op in HANDLES and _output_dtype(node, 0) in OPAQUE
-        if role in (NodeRole.HANDLE, NodeRole.VARIABLE) or (
-            is_handle and self._variable_behind(node) is not None
-        ):
-            self._add_variable(node, is_reference=role is NodeRole.VARIABLE)
+        is_reference = role is NodeRole.VARIABLE
+        if is_handle or is_reference or role is NodeRole.HANDLE:
+            variable = self._variable_behind(node)
+        if variable is not None:
+            # A private variable in place of one, or of the handle of one.
+            bound = self._bounds.get(Port(node.index, 0), 1)
+            device = local_device(node.device)
+            content = Content(node.name, *variable, device, bound, True, is_reference)
+            self._contents[content.name] = content
+            op = "VariableV2" if is_reference else "VarHandleOp"
+            describe(self._add(node, op), content)
             return
         # Something stands for every input; the end of a loop comes later.
         ports = node.inputs[:1] if role is NodeRole.PASS else node.inputs
@@ -342,24 +326,18 @@ class _Copy:
         if role is NodeRole.SOURCE or not has_inputs:
             self._add_sources(node)
             return
-        made = self._add(node, node.op, [self._text(port) for port in node.inputs])
-        for name, value in node.proto.attr.items():
-            if name != "_class":
-                made.attr[name].CopyFrom(value)
-        if role is not NodeRole.PASS:
-            return
-        made.op = "Identity"
-        for name in set(made.attr) - {"T"}:
-            del made.attr[name]
-        controls = (text.lstrip("^").partition(":")[0] for text in made.input[1:])
-        made.input[1:] = [f"^{name}" for name in controls]
+        op, texts = node.op, [self._text(port) for port in node.inputs]
+        kept = set(node.proto.attr) - {"_class"}
+        if role is NodeRole.PASS:
+            # What it does not pass is waited for.
+            op, kept = "Identity", kept & {"T"}
+            texts[1:] = [f"^{text.partition(':')[0]}" for text in texts[1:]]
+        made = self._add(node, op, texts)
+        for name in kept:
+            made.attr[name].CopyFrom(node.proto.attr[name])
 
     def _text(self, port: Port) -> str:
-        text = self._texts.get(port)
-        if text is not None:
-            return text
-        name = self._view.nodes[port.node].name
-        return f"{name}:{port.output}" if port.output else name
+        return self._texts.get(port) or self._view.text(port)
 
     def _add(self, node: Node, op: str, inputs: Iterable[str] = ()) -> NodeDef:
         controls = [f"^{self._view.nodes[i].name}" for i in node.controls]
@@ -370,36 +348,27 @@ class _Copy:
             input=[*inputs, *controls],
         )
 
-    def _add_variable(self, node: Node, *, is_reference: bool) -> None:
-        """Put a private variable in place of one, or of the handle of one."""
-        found = self._variable_behind(node)
-        assert found is not None
-        bound = self._bounds.get(Port(node.index, 0), 1)
-        device = local_device(node.device)
-        content = Content(node.name, *found, device, bound, True, is_reference)
-        self._contents[content.name] = content
-        made = self._add(node, "VariableV2" if is_reference else "VarHandleOp")
-        describe(made, content)
-
     def _variable_behind(self, node: Node) -> tuple[int, tuple[int, ...]] | None:
         """Return dtype and shape of a variable, or of that behind a handle, if any."""
         attrs = node.proto.attr
-        if node.op == "VarHandleOp" or node.op in REF_VARIABLE_OPS:
+        if node.op == "VarHandleOp" or node.op in op_table.REF_VARIABLE_OPS:
             return attrs["dtype"].type, _fixed(node, attrs["shape"].shape)
         if "_handle_shapes" in attrs and len(attrs["_handle_shapes"].list.shape) == 1:
             shape = _fixed(node, attrs["_handle_shapes"].list.shape[0])
             return attrs["_handle_dtypes"].list.type[0], shape
         for reader in self._view.readers(Port(node.index, 0)):
             read = self._view.nodes[reader.node]
-            if read.op != "ReadVariableOp":
-                continue
-            shape = self._sizes(Port(read.index, 0))
-            return read.proto.attr["dtype"].type, shape
+            if read.op == "ReadVariableOp":
+                shape = self._sizes(Port(read.index, 0))
+                return read.proto.attr["dtype"].type, shape
         return None
 
     def _add_sources(self, node: Node) -> None:
         """Put synthetic tensors in place of a node's outputs; the node itself rests."""
-        if node.op in CONTROL_FLOW_OPS and _output_dtype(node, 0) not in OPAQUE:
+        if (
+            node.op in op_table.CONTROL_FLOW_OPS
+            and _output_dtype(node, 0) not in OPAQUE
+        ):
             raise NotRunnableError(
                 f"nothing can stand for what {node.name!r} passes on"
             )
@@ -439,7 +408,7 @@ class _Copy:
         port = node.inputs[position]
         producer = self._view.nodes[port.node]
         text = self._texts.get(port, "")
-        if producer.op not in SWITCH_OPS or text is None:
+        if producer.op not in op_table.SWITCH_OPS or text is None:
             return f"^{producer.name}"
         wait = self._made.node.add(
             name=f"{node.name}{WAIT}{position}",

@@ -24,17 +24,8 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from grappler_pass.eligibility.regions import connected
 from grappler_pass.functions import conversion
+from grappler_pass.graph import op_table
 from grappler_pass.graph.editing import name_in, split_input
-from grappler_pass.graph.op_table import (
-    CALL_OPS,
-    FORWARDING_OPS,
-    LOOK_OPS,
-    MERGE_OPS,
-    READ_OPS,
-    SWITCH_OPS,
-    VARIABLE_OPS,
-    WHILE_OPS,
-)
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import Graph
 from grappler_pass.graph.walks import reached
@@ -141,7 +132,7 @@ class VariablesFile:
                 ) from error
 
 
-_PASSING = (FORWARDING_OPS - SWITCH_OPS) | MERGE_OPS
+_PASSING = (op_table.FORWARDING_OPS - op_table.SWITCH_OPS) | op_table.MERGE_OPS
 
 
 class Place(NamedTuple):
@@ -172,7 +163,7 @@ class VariableGroup:
     keys: frozenset[str]
 
 
-_HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
+_HARMLESS = op_table.LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
 ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 _RESTORE = "RestoreV2"
 LEAST_RANK = 2
@@ -231,21 +222,11 @@ class Chooser:
         Connected are handles that meet, objects that functions are bound to, and the
         keys of both in the file.
         """
+        variables = [*self._variables()]
         # Handles by place, objects by number, and keys.
-        pairs: list[tuple[Place | int | str, Place | int | str]] = []
-        starts = [
-            Place(MAIN, node.name)
-            for node in self._bodies[MAIN].nodes
-            if node.op in VARIABLE_OPS
+        pairs: list[tuple[Place | int | str, Place | int | str]] = [
+            (place, number) for place, number in variables if number is not None
         ]
-        for name, function in self._objects.concrete_functions.items():
-            bound = function.bound_inputs
-            arguments = self._arguments(name)
-            last = arguments[len(arguments) - len(bound) :]
-            for place, number in zip(last, bound, strict=True):
-                if self._objects.nodes[number].WhichOneof("kind") == "variable":
-                    starts.append(place)
-                    pairs.append((place, number))
         pairs += self._file.keys_of_objects(self._objects).items()
         uses: dict[Place, list[Use]] = {}
 
@@ -262,7 +243,7 @@ class Chooser:
             pairs.extend((place, other) for other in there)
             return there
 
-        places = tuple(reached(starts, onward))
+        places = tuple(reached((place for place, _ in variables), onward))
         vertices = tuple(
             dict.fromkeys([*places, *itertools.chain.from_iterable(pairs)])
         )
@@ -278,6 +259,19 @@ class Chooser:
                     frozenset(each for each in group if isinstance(each, int)),
                     frozenset(each for each in group if isinstance(each, str)),
                 )
+
+    def _variables(self) -> Iterator[tuple[Place, int | None]]:
+        """Yield the handles of variables, with the numbers of objects that have one."""
+        for node in self._bodies[MAIN].nodes:
+            if node.op in op_table.VARIABLE_OPS:
+                yield Place(MAIN, node.name), None
+        for name, function in self._objects.concrete_functions.items():
+            bound = function.bound_inputs
+            arguments = self._arguments(name)
+            last = arguments[len(arguments) - len(bound) :]
+            for place, number in zip(last, bound, strict=True):
+                if self._objects.nodes[number].WhichOneof("kind") == "variable":
+                    yield place, number
 
     def _readers(self, place: Place) -> Iterator[Use]:
         """Yield what takes the handle at a place."""
@@ -298,12 +292,12 @@ class Chooser:
                 yield Place(use.function, node.name)
                 if is_switch:
                     yield Place(use.function, f"{node.name}:1")
-        elif node.op in CALL_OPS or node.op in self._library:
-            position = use.input - CALL_OPS.get(node.op, 0)
+        elif node.op in op_table.CALL_OPS or node.op in self._library:
+            position = use.input - op_table.CALL_OPS.get(node.op, 0)
             if position >= 0:
                 for called in conversion.called_by(node, self._library):
                     yield self._arguments(called)[position]
-            if node.op in WHILE_OPS:
+            if node.op in op_table.WHILE_OPS:
                 output = f"{node.name}:{use.input}" if use.input else node.name
                 yield Place(use.function, output)
 
@@ -374,7 +368,7 @@ class Chooser:
         takes_handle = any(
             arg.is_ref or arg.type == types_pb2.DT_RESOURCE for arg in arguments
         )
-        if op in READ_OPS or (op_def is not None and not takes_handle):
+        if op in op_table.READ_OPS or (op_def is not None and not takes_handle):
             pattern = self._excluded_by(name)
             return f"{name} is excluded by {pattern!r}" if pattern else ""
         if op not in ASSIGNMENTS:
