@@ -22,6 +22,7 @@ the profile of a device: a measured one of its own, else the nearest shipped.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -333,22 +334,17 @@ def calibrated_profile(cache_folder: Path, key: DeviceKey) -> DeviceProfile | No
     """
     path = calibrated_path(cache_folder, key)
     try:
-        if not path.is_file():
-            return None
-        profile = DeviceProfile.load(path)
+        profile = DeviceProfile.load(path) if path.is_file() else None
     except OSError as error:
         logging.warning("cannot look into the cache folder %s: %s", path.parent, error)
         return None
     except ProfileError as error:
-        aside = path.with_suffix(".broken")
-        try:
-            path.replace(aside)
-        except OSError:
-            aside = path
+        with contextlib.suppress(OSError):
+            path = path.replace(path.with_suffix(".broken"))
         message = "ignoring a broken device profile, now at %s: %s"
-        logging.warning(message, aside, error)
+        logging.warning(message, path, error)
         return None
-    return profile if profile.device == str(key) else None
+    return profile if profile is not None and profile.device == str(key) else None
 
 
 def profile_for(

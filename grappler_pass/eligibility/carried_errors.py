@@ -228,9 +228,9 @@ class CarriedErrors:
                 )
                 return Carried() if around else worst
             case Errors.SCALES:
-                return self._scaled(node, operands)
+                return self._scaled(node, worst)
             case Errors.SUMS:
-                return self._summed(node, operands)
+                return self._summed(node, worst)
             case Errors.GRADIENT:
                 return self.of(node.inputs[gradient_input(node.op)])
             case Errors.ACTIVATES if is_full_size:
@@ -275,14 +275,13 @@ class CarriedErrors:
         is_kept = other.error in _OF_FULL_SIZE and total.leaves_room
         return total if is_kept else Carried()
 
-    def _scaled(self, node: Node, operands: Sequence[Carried]) -> Carried:
-        errors = [operand.error for operand in operands]
+    def _scaled(self, node: Node, carried: Carried) -> Carried:
+        errors = [self.of(port).error for _, port in self.inputs[node.index]]
         # A gate of float32 values: as exact as they are wanted to be.
-        is_gate = Error.FLOAT32 in self._full_size(node, errors)
-        carried = _worst(operands)
+        is_gate = Error.FLOAT32 in self._full_size(node)
         if any(
-            error is Error.FLOAT32 and not self.is_one_number(port)
-            for (_, port), error in zip(self.inputs[node.index], errors, strict=True)
+            self.of(port).error is Error.FLOAT32 and not self.is_one_number(port)
+            for _, port in self.inputs[node.index]
         ):
             # With a gate, what it lets through is rounded beside it.
             rounded = 2 if is_gate and Error.PRODUCT not in errors else 1
@@ -298,26 +297,24 @@ class CarriedErrors:
             error = Error.ACTIVATED if is_gate else min(of_products)
         return carried._replace(error=error)
 
-    def _full_size(self, node: Node, errors: Sequence[Error]) -> list[Error]:
+    def _full_size(self, node: Node) -> list[Error]:
         """Return the errors of the operands that are not broadcast."""
         return [
-            error
-            for (position, _), error in zip(
-                self.inputs[node.index], errors, strict=True
-            )
+            self.of(port).error
+            for position, port in self.inputs[node.index]
             if not self.is_broadcast(node, position)
         ]
 
-    def _summed(self, node: Node, operands: Sequence[Carried]) -> Carried:
-        summands = self._full_size(node, [operand.error for operand in operands])
+    def _summed(self, node: Node, carried: Carried) -> Carried:
+        summands = self._full_size(node)
         if not summands or min(summands) not in _OF_FULL_SIZE:
             return Carried()
         links = _LINKS_OF_ADD_N if node.op == "AddN" else 1
-        carried = _worst(operands)
         carried = carried._replace(sums=carried.sums + links * (len(summands) - 1))
         if not carried.leaves_room:
             return Carried()
-        is_biased = len(summands) < len(operands) or Error.EXACT in summands
+        has_bias = len(summands) < len(self.inputs[node.index])
+        is_biased = has_bias or Error.EXACT in summands
         return carried._replace(error=Error.BIASED if is_biased else min(summands))
 
 

@@ -187,6 +187,7 @@ def _missing_kernels(case: RuleInput) -> Refusals:
     low_dtype, slots = case.low_dtype, case.slots.slots
     for node, own in case.nodes_with_slots:
         op, device = node.op, node.device_type
+        where = f"{{}} in {case.low_name} on {device}"
         attrs = [slots[slot].attr for slot in own]
         admitted = {attr for attr in attrs if admits(op, attr, low_dtype)}
         # The attributes of a product change together, those of other ops alone.
@@ -199,10 +200,9 @@ def _missing_kernels(case: RuleInput) -> Refusals:
                 detail = f"{op}.{attr} in {case.low_name}"
                 reasons[slot] = Reason(Cause.NOT_ADMITTED, detail)
             elif not known_wrong.has_kernel(op, node.proto, types, device):
-                detail = f"{op} in {case.low_name} on {device}"
-                reasons[slot] = Reason(Cause.NO_KERNEL, detail)
+                reasons[slot] = Reason(Cause.NO_KERNEL, where.format(op))
             elif known_wrong.is_imprecise(op, device):
-                reasons[slot] = _imprecise(case, op, device)
+                reasons[slot] = Reason(Cause.IMPRECISE, where.format(op))
         alone = case.slots.has_float32_results(node.index)
         if not reasons and not alone:
             continue
@@ -210,7 +210,7 @@ def _missing_kernels(case: RuleInput) -> Refusals:
             continue
         # All parts of a fused node may have kernels, of which one is not to be used.
         imprecise = (
-            _imprecise(case, part.op, device)
+            Reason(Cause.IMPRECISE, where.format(part.op))
             for part in parts_of(node.proto)
             if known_wrong.is_imprecise(part.op, device)
         )
@@ -218,10 +218,6 @@ def _missing_kernels(case: RuleInput) -> Refusals:
         neither = Reason(Cause.NO_KERNEL, f"{op} as its product alone")
         for slot in own if alone else reasons:
             yield slot, first or reasons.get(slot) or neither
-
-
-def _imprecise(case: RuleInput, op: str, device: str) -> Reason:
-    return Reason(Cause.IMPRECISE, f"{op} in {case.low_name} on {device}")
 
 
 @_of_nodes

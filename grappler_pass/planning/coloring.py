@@ -28,13 +28,15 @@ of either has none.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_flow
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from grappler_pass.costs.model import COMMON_VARIANCE, KINDRED
 from grappler_pass.costs.op_classes import GATHER, MOVEMENT
@@ -47,6 +49,7 @@ from grappler_pass.eligibility.kernels import (
 )
 from grappler_pass.eligibility.known_wrong import may_be_wrong
 from grappler_pass.eligibility.reads import is_cast
+from grappler_pass.eligibility.regions import connected
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import Graph, Node, Port
@@ -202,20 +205,17 @@ def islands(
 
     Anchors are the variables of allow slots.
     """
-    count = len(low)
-    pairs = [
-        (term.producer, reader)
-        for term in problem.casts
-        for reader in term.readers
-        if FLOAT32_SIDE not in (term.producer, reader)
-        and low[term.producer]
-        and low[reader]
-    ]
-    rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
-    graph = coo_matrix((np.ones(len(pairs)), (rows, columns)), shape=(count, count))
-    _, component = connected_components(graph, directed=False)
-    anchored = {component[v] for v in anchors if low[v]}
-    return tuple(v for v in range(count) if low[v] and component[v] not in anchored)
+
+    def is_low(variable: int) -> bool:
+        return variable != FLOAT32_SIDE and low[variable]
+
+    pairs = [(variable, variable) for variable in filter(is_low, range(len(low)))]
+    for term in problem.casts:
+        if is_low(term.producer):
+            pairs += ((term.producer, r) for r in filter(is_low, term.readers))
+    wanted = set(anchors)
+    alone = (group for group in connected(pairs) if wanted.isdisjoint(group))
+    return tuple(sorted(itertools.chain.from_iterable(alone)))
 
 
 def problem_from_prices(draft: Draft, tie: float = 0.0) -> Problem:
@@ -315,14 +315,13 @@ def gain_error(
 
     `casts` are the seconds that are charged, each with the term that charges them.
     """
-    float32: dict[tuple[str, str], float] = {}
-    low: dict[tuple[str, str], float] = {}
+    float32: defaultdict[tuple[str, str], float] = defaultdict(float)
+    low: defaultdict[tuple[str, str], float] = defaultdict(float)
     for node in low_nodes:
         group = view.nodes[node].op, prices.sources[node]
         error32, error16 = prices.errors[node]
-        seconds = prices.low[node] or 0.0
-        float32[group] = float32.get(group, 0.0) + error32 * prices.float32[node]
-        low[group] = low.get(group, 0.0) + error16 * seconds
+        float32[group] += error32 * prices.float32[node]
+        low[group] += error16 * (prices.low[node] or 0.0)
     variances = []
     for group, high in float32.items():
         common = 0.0 if group[1] == "learned" else COMMON_VARIANCE

@@ -303,10 +303,9 @@ class Pricer:
 
     def call(self, node: Node) -> OpCall:
         """Return a node as the models see it, made once."""
-        known = self._calls.get(node.index)
-        if known is None:
-            known = self._calls[node.index] = op_call_of(node, self._slots, self.spec)
-        return known
+        if node.index not in self._calls:
+            self._calls[node.index] = op_call_of(node, self._slots, self.spec)
+        return self._calls[node.index]
 
     def _find_epilogues(self) -> dict[int, int]:
         """Return the nodes that will be one kernel with an operand, and with which.
