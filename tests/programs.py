@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -320,3 +323,14 @@ def _node_of(tensor_name: str) -> str:
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
+
+
+def public_functions(module: types.ModuleType) -> list[Callable[..., Any]]:
+    """Return the public functions that a module defines, in their order."""
+    return [
+        made
+        for name, made in vars(module).items()
+        if not name.startswith("_")
+        and inspect.isfunction(made)
+        and made.__module__ == module.__name__
+    ]

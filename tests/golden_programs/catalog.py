@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.training_graphs.words import Step
 from tests.golden_programs import convolutional, dense, sequences, structures
+from tests.programs import public_functions
 
 
 class Program(NamedTuple):
@@ -36,55 +37,22 @@ class Program(NamedTuple):
         return self.build.__name__
 
 
-PROGRAMS = (
-    Program(dense.wide_mlp, keras=True),
-    Program(dense.tiny_mlp, keras=True),
-    Program(dense.wide_deep, stored=True),
-    Program(dense.ncf),
-    Program(dense.vae),
-    Program(dense.gan, stored=True),
-    Program(dense.gradient_penalty),
-    Program(dense.two_towers),
-    Program(dense.quantizer),
-    Program(dense.mixture_of_experts),
-    Program(convolutional.convnet, keras=True),
-    Program(convolutional.convnet_inference, keras=True),
-    Program(convolutional.resnet, stored=True),
-    Program(convolutional.resnext, stored=True),
-    Program(convolutional.mobilenet, keras=True),
-    Program(convolutional.efficientnet, keras=True),
-    Program(convolutional.mobilenet_inference, stored=True),
-    Program(convolutional.u_net),
-    Program(convolutional.volumes, stored=True),
-    Program(convolutional.group_norm, keras=True),
-    Program(convolutional.detector),
-    Program(convolutional.suppression),
-    Program(convolutional.preprocessing),
-    Program(convolutional.text_cnn),
-    Program(convolutional.speech, stored=True),
-    Program(sequences.lstm, stored=True, keras=True),
-    Program(sequences.masked_gru, stored=True, keras=True),
-    Program(sequences.unrolled_lstm),
-    Program(sequences.bert, stored=True),
-    Program(sequences.gpt, stored=True),
-    Program(sequences.einsum_attention, stored=True, keras=True),
-    Program(sequences.encoder_inference, keras=True),
-    Program(sequences.vision_transformer),
-    Program(sequences.cached_decoder),
-    Program(structures.while_loop),
-    Program(structures.conditional),
-    Program(structures.accumulation, keras=True),
-    Program(structures.custom_gradient),
-    Program(structures.float64_parts),
-    Program(structures.session),
-    Program(structures.saved_model),
-    Program(structures.legacy_keras, stored=True),
-    Program(structures.compiled, compiled=True),
-    Program(structures.scaled_loss),
-    Program(structures.mixed_keras, stored=True, keras=True),
-    Program(structures.graph_network),
-    Program(structures.ragged),
-    Program(structures.sparse),
-    Program(structures.lookup),
+_STORED = """
+    wide_deep gan resnet resnext mobilenet_inference volumes speech lstm masked_gru
+    bert gpt einsum_attention legacy_keras mixed_keras
+""".split()
+_OF_KERAS = """
+    wide_mlp tiny_mlp convnet convnet_inference mobilenet efficientnet group_norm lstm
+    masked_gru einsum_attention encoder_inference accumulation mixed_keras
+""".split()
+PROGRAMS = tuple(
+    Program(
+        build,
+        stored=build.__name__ in _STORED,
+        compiled=build is structures.compiled,
+        keras=build.__name__ in _OF_KERAS,
+    )
+    for module in (dense, convolutional, sequences, structures)
+    for build in public_functions(module)
 )
 BY_NAME = {program.name: program for program in PROGRAMS}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
+from tests.programs import public_functions
 from tests.programs_of_users import (
     attention,
     decisions,
@@ -28,19 +27,10 @@ _MODULES = (
     *(losses, normalizations, attention, indices, loops, derivatives, densities),
     *(images, training, decisions, graphs_of_tensorflow),
 )
-
-
-def _programs_of(module: types.ModuleType) -> Iterator[Callable[[], UserProgram]]:
-    """Yield the public functions of a module, in their order, and what it lists."""
-    for name, made in vars(module).items():
-        is_own = inspect.isfunction(made) and made.__module__ == module.__name__
-        if is_own and not name.startswith("_"):
-            yield made
-    yield from getattr(module, "PROGRAMS", ())
-
-
 BY_NAME: Mapping[str, Callable[[], UserProgram]] = {
-    make.__name__: make for module in _MODULES for make in _programs_of(module)
+    make.__name__: make
+    for module in _MODULES
+    for make in (*public_functions(module), *getattr(module, "PROGRAMS", ()))
 }
 _PLANS = tuple(itertools.product(("O1", "O2"), ("cpu-avx512-bf16", "a100", "h100")))
 
