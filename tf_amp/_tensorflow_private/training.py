@@ -257,6 +257,8 @@ def with_slope(
     try:
         record: Any = importlib.import_module("tensorflow.python.eager.record")
         stop, tell = record.stop_recording, record.record_operation
+        if not record.could_possibly_record():
+            return compute(source)
     except (ImportError, AttributeError):
         warn_once("record_operation", "overflows of inner gradients may be missed")
         return compute(source)

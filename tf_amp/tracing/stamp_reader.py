@@ -261,8 +261,16 @@ def variable_names(view: Graph) -> Mapping[str, str]:
     for node in view.nodes:
         if node.op != "_Arg":
             continue
-        names = (_variable_of(reader.proto) for reader in _readers(view, node))
-        if name := next(filter(None, names), ""):
+
+        def readers(index: int, handle: int = node.index) -> list[int]:
+            is_end = index != handle and view.nodes[index].op not in FORWARDING_OPS
+            ports = () if is_end else view.output_ports(index)
+            return [reader.node for port in ports for reader in view.readers(port)]
+
+        # What reads the handle, in branches too.
+        _, *others = (view.nodes[index] for index in reached([node.index], readers))
+        users = (each for each in others if each.op not in FORWARDING_OPS)
+        if name := next(filter(None, (_variable_of(u.proto) for u in users)), ""):
             found[node.name] = name
     return found
 
@@ -304,18 +312,6 @@ def values_of_session(session: Any) -> Values:
         return None if read is None else session.run(read.outputs[0])
 
     return value_of
-
-
-def _readers(view: Graph, node: Node) -> Iterator[Node]:
-    """Yield what reads a handle, in branches too."""
-
-    def readers(index: int) -> list[int]:
-        is_end = index != node.index and view.nodes[index].op not in FORWARDING_OPS
-        ports = () if is_end else view.output_ports(index)
-        return [reader.node for port in ports for reader in view.readers(port)]
-
-    _, *others = (view.nodes[index] for index in reached([node.index], readers))
-    return (each for each in others if each.op not in FORWARDING_OPS)
 
 
 def _variable_of(reader: Any) -> str:

@@ -161,14 +161,41 @@ def current_config() -> AmpConfig | None:
     return scope.config if scope else None
 
 
-def stamp_of_graph(graph: Any) -> Stamp:
-    """Return the stamp of a new operation of a graph."""
-    return _stamp_of_graph(graph, _in_force(graph))
+def stamp_of_graph(graph: Any, in_force: Layer | None = None) -> Stamp:
+    """Return the stamp of a new operation of a graph.
+
+    Args:
+      graph: a function's, or a `tf.Graph`.
+      in_force: the layer whose settings hold; by default the one that is in force here.
+    """
+    in_force = in_force or _in_force(graph)
+    known: Stamp | None = getattr(graph, _STAMP, None)
+    begins_here = in_force.graph is not None and in_force.graph is graph
+    if known is not None and not begins_here:
+        if graph.building_function or known.settings == in_force.settings:
+            return known
+    name = graph.name if graph.building_function else graph_names.SESSION
+    if graph.building_function and name.startswith(_DATASET_FUNCTIONS):
+        return Stamp(None)
+    settings = in_force.settings
+    outer: Any = getattr(graph, "outer_graph", None)
+    if in_force.graph is not graph and outer is not None and outer.building_function:
+        around = stamp_of_graph(outer, in_force)
+        settings = around.settings
+        # A branch or a loop's body is called after the function that it stands in.
+        if getattr(graph, "is_control_flow_graph", False):
+            name = around.graph
+    if settings is None:
+        return Stamp(None)
+    stamp = _stamp_for(settings, name, graph)
+    if not begins_here:
+        setattr(graph, _STAMP, stamp)
+    return stamp
 
 
 def stamp_as_traced(graph: Any) -> Stamp:
     """Return the stamp of a graph's operations, whatever is in force now."""
-    return _stamp_of_graph(graph, Layer(None, None))
+    return stamp_of_graph(graph, _layer_of_process(None))
 
 
 def stamp_graph(graph: Any) -> None:
@@ -244,33 +271,6 @@ def _put_stamp(op: Any, stamp: Stamp) -> str | None:
         op._set_attr(STAMP, stamp.attribute)
         setattr(op, _IS_STAMPED, True)
     return stamp.settings
-
-
-def _stamp_of_graph(graph: Any, in_force: Layer) -> Stamp:
-    known: Stamp | None = getattr(graph, _STAMP, None)
-    begins_here = in_force.graph is not None and in_force.graph is graph
-    if known is not None and not begins_here:
-        if graph.building_function or known.settings == in_force.settings:
-            return known
-    stamp = _new_stamp(graph, in_force)
-    if stamp.settings is not None and not begins_here:
-        setattr(graph, _STAMP, stamp)
-    return stamp
-
-
-def _new_stamp(graph: Any, in_force: Layer) -> Stamp:
-    name = graph.name if graph.building_function else graph_names.SESSION
-    if graph.building_function and name.startswith(_DATASET_FUNCTIONS):
-        return Stamp(None)
-    settings = in_force.settings
-    outer: Any = getattr(graph, "outer_graph", None)
-    if in_force.graph is not graph and outer is not None and outer.building_function:
-        around = _stamp_of_graph(outer, in_force)
-        settings = around.settings
-        # A branch or a loop's body is called after the function that it stands in.
-        if getattr(graph, "is_control_flow_graph", False):
-            name = around.graph
-    return Stamp(None) if settings is None else _stamp_for(settings, name, graph)
 
 
 def _stamp_for(settings: str, name: str, graph: Any) -> Stamp:

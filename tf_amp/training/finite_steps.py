@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from grappler_pass.annotations import SCALE_UPDATE
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import captured_from, kept_with, outwards
@@ -48,7 +49,6 @@ from tf_amp.training.finite_flags import (
 from tf_amp.training.scale_state import (
     handles_of,
     latest_state,
-    scale_update_scope,
     shape_of,
     states_in_use,
 )
@@ -350,7 +350,7 @@ def update_as_one_step(found: Sequence[FiniteFlag]) -> None:
         by_state.setdefault(flag.scale_update.state, []).append(flag.scale_update)
     # An optimizer that waits for another must not let what they share wait for it.
     with tf.control_dependencies(None) if met else contextlib.nullcontext():
-        with scale_update_scope():
+        with tf.name_scope(SCALE_UPDATE):
             together = tf.reduce_all(tf.stack([flag.own for flag in towers]))
             adjusting = tuple(
                 op for one in by_state.values() for op in joined(one).apply(together)

@@ -141,17 +141,6 @@ def _slots_of_rmsprop(optimizer: Any) -> Mapping[str, str] | None:
     return {"ms": "_velocities", "mom": "_momentums", **means}
 
 
-def _ftrl(step: _Step) -> Any:
-    optimizer = step.optimizer
-    return step.apply(
-        tf.raw_ops.ResourceApplyFtrlV2,
-        l1=optimizer.l1_regularization_strength,
-        l2=optimizer.l2_regularization_strength + optimizer.beta / (2.0 * step.rate),
-        l2_shrinkage=optimizer.l2_shrinkage_regularization_strength,
-        lr_power=optimizer.learning_rate_power,
-    )
-
-
 class FusedKernel(NamedTuple):
     """What takes the place of an `update_step`.
 
@@ -209,7 +198,15 @@ KERNELS: dict[str, FusedKernel] = {
         },
     ),
     "Ftrl": FusedKernel(
-        _ftrl, lambda optimizer: {"accum": "_accumulators", "linear": "_linears"}
+        lambda step: step.apply(
+            tf.raw_ops.ResourceApplyFtrlV2,
+            l1=step.optimizer.l1_regularization_strength,
+            l2=step.optimizer.l2_regularization_strength
+            + step.optimizer.beta / (2.0 * step.rate),
+            l2_shrinkage=step.optimizer.l2_shrinkage_regularization_strength,
+            lr_power=step.optimizer.learning_rate_power,
+        ),
+        lambda optimizer: {"accum": "_accumulators", "linear": "_linears"},
     ),
 }
 

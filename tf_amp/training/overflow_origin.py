@@ -318,11 +318,21 @@ class Watch:
         except Exception:
             self._in_vain = running
             raise
-        self._is_looking = True
         counts = self._overflows, self._calls.count
-        find = functools.partial(self._find, running, search, before, counts)
-        if not _begin(find):
-            self._is_looking = False
+        # Training goes on meanwhile: `run_in_own_thread` is for what is waited for. Not
+        # a daemon, as the runtime's own threads are: an interpreter that ends while one
+        # is inside TensorFlow takes the process down.
+        thread = threading.Thread(
+            target=functools.partial(self._find, running, search, before, counts),
+            name="tf_amp_overflow_origin",
+            daemon=False,
+        )
+        with _lock:
+            _threads[:] = (other for other in _threads if other.is_alive())
+            self._is_looking = len(_threads) < _LOOKS_AT_ONCE
+            if self._is_looking:
+                _threads.append(thread)
+                thread.start()
 
     def _is_at_minimum(self, scale: float) -> bool:
         wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
@@ -426,23 +436,6 @@ def times_returned(graph: Any) -> int:
 
 def _watches_of(graph: Any) -> list[Watch]:
     return [w for w in tuple(_watches.values()) if w.graph() is graph]
-
-
-def _begin(look: Callable[[], None]) -> bool:
-    """Look into an overflow in a thread of its own, unless that many do so already.
-
-    Training goes on meanwhile; `run_in_own_thread` is for what a caller waits for.
-    """
-    # Not a daemon, as the runtime's own threads are: an interpreter that ends while one
-    # is inside TensorFlow takes the process down.
-    thread = threading.Thread(target=look, name="tf_amp_overflow_origin", daemon=False)
-    with _lock:
-        _threads[:] = (other for other in _threads if other.is_alive())
-        if len(_threads) >= _LOOKS_AT_ONCE:
-            return False
-        _threads.append(thread)
-        thread.start()
-    return True
 
 
 def _join_threads() -> None:

@@ -113,7 +113,11 @@ class Search:
         # While they live, it is known what each node is a gradient of.
         self._traced = traced_in(graph)
         self._view = view = Graph(graph)
-        watch = _watch(view, number)
+        watched = (n for n in view.nodes if WATCH in n.proto.attr)
+        same = (n for n in watched if n.proto.attr[WATCH].s.decode() == number)
+        watch = next(same, None)
+        if watch is None:
+            raise NotReplayableError("the graph that ran is not known")
         ports = watch.inputs[: len(inputs)]
         given = {_source(view, port): place for place, port in enumerate(ports)}
         self._scale = view.nodes[_source(view, watch.inputs[_SCALE]).node]
@@ -292,13 +296,6 @@ class Search:
             if not finite[index] and not any(map(leads_to_infinity, suspects(index)))
         ]
         return min(ends, key=place.__getitem__, default=None)
-
-
-def _watch(view: Graph, number: str) -> Node:
-    for node in view.nodes:
-        if WATCH in node.proto.attr and node.proto.attr[WATCH].s.decode() == number:
-            return node
-    raise NotReplayableError("the graph that ran is not known")
 
 
 def _source(view: Graph, port: Port) -> Port:

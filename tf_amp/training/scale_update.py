@@ -58,7 +58,17 @@ class ScaleUpdate:
           finite: whether the gradients were, on every replica; bool scalar.
         """
         if must_select():
-            return self._select(finite)
+            reading = self.state.unpacked(self.vectors)
+            counts = tf.constant(True) if self.counts is None else self.counts
+            overflowed = tf.logical_not(finite)
+            good = self._values_after(True, tf.logical_and(finite, counts), reading)
+            bad = self._values_after(False, tf.logical_and(overflowed, counts), reading)
+            values = {}
+            for name in {**good, **bad}:
+                before = reading[name]
+                after = tf.where(finite, good.get(name, before), bad.get(name, before))
+                values[name] = tf.where(counts, after, before)
+            return self.state.write(values, reading)
         if not tf.executing_eagerly() and not private.in_function():
             # Gradients of gradients wait for what the inner ones have updated: the lock
             # may be taken only once nothing more is waited for.
@@ -160,19 +170,6 @@ class ScaleUpdate:
         written = self.state.write(after, before)
         with tf.control_dependencies(symbolic(written)):
             return tf.constant(finite)
-
-    def _select(self, finite: Any) -> list[Any]:
-        reading = self.state.unpacked(self.vectors)
-        counts = tf.constant(True) if self.counts is None else self.counts
-        overflowed = tf.logical_not(finite)
-        good = self._values_after(True, tf.logical_and(finite, counts), reading)
-        bad = self._values_after(False, tf.logical_and(overflowed, counts), reading)
-        values = {}
-        for name in {**good, **bad}:
-            before = reading[name]
-            after = tf.where(finite, good.get(name, before), bad.get(name, before))
-            values[name] = tf.where(counts, after, before)
-        return self.state.write(values, reading)
 
     def _values_after(
         self, finite: bool, applies: Any, reading: State

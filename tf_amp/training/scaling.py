@@ -23,8 +23,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from grappler_pass.annotations import AGAIN, BARRIER, SCALE, SCALE_UPDATE
+from grappler_pass.rewriting.second_try import Counters
 from tf_amp._tensorflow_private import training as private
-from tf_amp._tensorflow_private.tracing import frames_of
+from tf_amp._tensorflow_private.tracing import attribute_of, frames_of, put_attribute
 from tf_amp.config.loss_scales.protocol import LossScale, State
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.training import finite_flags, overflow_origin, scale_at_run_time
@@ -35,10 +37,7 @@ from tf_amp.training.overflow_origin import warn_of_overflow
 from tf_amp.training.scale_state import (
     ScaleState,
     Vectors,
-    mark_scale,
-    mark_second_try,
-    mark_unscaled,
-    scale_update_scope,
+    mark,
     state_of,
 )
 from tf_amp.training.scale_update import (
@@ -167,7 +166,8 @@ class Scaling:
         unscaled = self.for_a_while_unscaled(wide)
         for before, after in zip(wide, unscaled, strict=True):
             if after is not before:
-                mark_unscaled(after)
+                # Nothing that follows goes to low precision.
+                mark(after, BARRIER)
         return [
             tf.cast(tf.cast(value, g.dtype), value.dtype) if _is_narrow(g) else value
             for value, g in zip(unscaled, gradients, strict=True)
@@ -209,10 +209,7 @@ def results_of(scaling: Scaling, gradients: Any) -> Any:
             and not any(frames_of(gradient.op) for gradient in unscaled)
             and private.can_merge()
         )
-        for scale in (scaling.reading["scale"], scaling.scale):
-            mark_scale(scale, ends_here)
-        if ends_here and not must_select():
-            mark_second_try(scaling.scale, scaling.state.names["counters"])
+        _mark_scales(scaling, ends_here)
         is_ordinary = private.can_merge() and not scaling.is_repeated
         if not is_ordinary or not private.in_function() or must_select():
             return _checked(scaling, unscaled, lambda: are_finite(unscaled))
@@ -221,7 +218,7 @@ def results_of(scaling: Scaling, gradients: Any) -> Any:
         pass_inputs = overflow_origin.passing_inputs(
             tf.compat.v1.get_default_graph(), scaling.reading, scaling.state.loss_scale
         )
-        with scale_update_scope():
+        with tf.name_scope(SCALE_UPDATE):
             finite = scale_update.apply_in_function(
                 sum_is_finite(unscaled), lambda: each_is_finite(unscaled), pass_inputs
             )
@@ -229,6 +226,29 @@ def results_of(scaling: Scaling, gradients: Any) -> Any:
         return handed_on(flag, unscaled)
 
     return map_scalable(finish, gradients)
+
+
+def _mark_scales(scaling: Scaling, ends_here: bool) -> None:
+    """Mark scales by whether what they multiply is divided again in the same graph.
+
+    Once it has not been, it never is. Gradients of a scaled loss may be taken again
+    without the scale where they are.
+
+    Args:
+      scaling: whose scale was unpacked from a state, or is that divided by a number.
+      ends_here: whether all is divided again as far as the present call goes.
+    """
+    for scale in (scaling.reading["scale"], scaling.scale):
+        if hasattr(scale, "numpy") or scale.op.type not in ("RealDiv", "Unpack"):
+            continue
+        if attribute_of(scale.op, SCALE, 0) >= 0:
+            place = scale.value_index if ends_here else -1
+            put_attribute(scale.op, SCALE, i=place)
+    if ends_here and not must_select():
+        counters = scaling.state.names["counters"]
+        places = map(counters.index, ("finite", "skipped_steps"))
+        again = Counters(len(counters), *places).mark(scaling.scale.value_index)
+        put_attribute(scaling.scale.op, AGAIN, s=again.encode())
 
 
 def checked_results(scaling: Scaling, values: Any, finite: Any) -> Any:
@@ -246,7 +266,7 @@ def _checked(
     scale_update = _scale_update(scaling, unscaled)
     state = scaling.state
     adjusting: list[Any]
-    with scale_update_scope():
+    with tf.name_scope(SCALE_UPDATE):
         finite = look()
         # Functions and graphs pass overflows on.
         if tf.executing_eagerly() and not bool(finite):
