@@ -106,27 +106,20 @@ def finite_step(
     flags, are_all = flags_of_calls(found, states)
     is_known = found.is_whole and are_all and not found.arguments
     if states and not is_known:
-        flags.append(_finite_elsewhere(states, parts, found.arguments))
+        finite = are_finite(parts)
+        # What is made of gradients that came in as arguments may be finite where they
+        # are not, once it is clipped. An argument may be infinite for other reasons: it
+        # is looked at only where the latest gradients have overflowed.
+        given = [one for one in found.arguments if _is_shaped_as_one_of(parts, one)]
+        if given:
+            latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
+            finite &= tf.cond(
+                latest, lambda: tf.constant(True), lambda: are_finite(given)
+            )
+        # Of several workers each branches by itself, and optimizers wait for all of
+        # them. In branches of their own replicas cannot agree, nor apply anything.
+        flags.append(agreed(finite) if private.can_merge() else finite)
     return _all(flags)
-
-
-def _finite_elsewhere(
-    states: Sequence[Any], parts: Sequence[Any], arguments: Sequence[Any]
-) -> Any:
-    """Return whether gradients of unknown origin are finite.
-
-    What is made of those that came in as arguments may be finite where they are not,
-    once it is clipped. An argument may be infinite for other reasons: it is looked at
-    only where the latest gradients have overflowed.
-    """
-    finite = are_finite(parts)
-    given = [one for one in arguments if _is_shaped_as_one_of(parts, one)]
-    if given:
-        latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
-        finite &= tf.cond(latest, lambda: tf.constant(True), lambda: are_finite(given))
-    # Of several workers each branches by itself, and optimizers wait for all of them.
-    # In branches of their own replicas cannot agree, nor apply anything.
-    return agreed(finite) if private.can_merge() else finite
 
 
 def finite_value(target: Any, value: Any) -> Any:

@@ -366,28 +366,23 @@ class Watch:
                     tell("not finite first: %s; %s", self.origin, outcome)
             if culprit is not None and before is not None:
                 name, too_large = culprit.node.name, before.too_large()
-                names = (name, *search.feeding(name), *too_large)
-                helps = self._return_to_float32(names)
+                known = self.float32
+                names = (*known, name, *search.feeding(name), *too_large)
+                self.float32 = tuple(dict.fromkeys(names))
+                helps = len(self.float32) > len(known)
+                if helps:
+                    self.times_returned += 1
+                    Code.BACK_TO_FLOAT32.warn(
+                        "The loss scale is at its minimum: back to float32 goes %s, "
+                        "with what feeds it and what float16 cannot hold (%d "
+                        "operations).",
+                        self.origin,
+                        len(self.float32) - len(known),
+                    )
+                    tracing.forget_kernels()
         if before is not None and not helps:
             self._in_vain = running
         self._is_looking = False
-
-    def _return_to_float32(self, names: tuple[str, ...]) -> bool:
-        """Return to float32 what has not been there; return whether there is any."""
-        known = self.float32
-        self.float32 = tuple(dict.fromkeys((*known, *names)))
-        new = len(self.float32) - len(known)
-        if not new:
-            return False
-        self.times_returned += 1
-        Code.BACK_TO_FLOAT32.warn(
-            "The loss scale is at its minimum: back to float32 goes %s, with what "
-            "feeds it and what float16 cannot hold (%d operations).",
-            self.origin,
-            new,
-        )
-        tracing.forget_kernels()
-        return True
 
 
 _numbers = itertools.count(1)

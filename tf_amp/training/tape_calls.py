@@ -42,12 +42,13 @@ class _Record:
 
     Attributes:
       calls: by graph and loss scale, which they keep alive.
-      home: the graph that it was begun in; None of eager execution.
+      home: returns the graph that it was begun in, if that still is; None of eager
+        execution.
       readings: what the states held then; None where flags report inner gradients.
     """
 
     calls: dict[tuple[int, int], Scaling] = dataclasses.field(default_factory=dict)
-    home: weakref.ref[Any] | None = None
+    home: Callable[[], Any] = lambda: None
     readings: dict[ScaleState, Vectors] | None = None
 
 
@@ -114,9 +115,10 @@ def scaling_of_loop(tapes: list[Any], call: Scaling) -> Scaling:
     """
     here = traced_graph()
     for tape in tapes:
-        if _home_seen_from_here(tape) is not here or _home_of(tape) is not here:
+        record, key = _record_of(tape), (id(here), id(call.state.loss_scale))
+        if record.home() is not here:
             continue
-        calls, key = _record_of(tape).calls, (id(here), id(call.state.loss_scale))
+        calls = record.calls
         if key in calls:
             return calls[key].again()
         calls[key] = call
@@ -128,14 +130,14 @@ def _record_of(tape: Any) -> _Record:
     return record
 
 
-def _present_graph() -> weakref.ref[Any] | None:
+def _present_graph() -> Callable[[], Any]:
     graph = traced_graph()
-    return None if graph is None else weakref.ref(graph)
+    return _Record.home if graph is None else weakref.ref(graph)
 
 
 def _home_seen_from_here(tape: Any) -> Any:
     """Return where a tape was begun, if that is around the present graph; else it."""
-    home = _home_of(tape)
+    home = _record_of(tape).home()
     return home if _is_around(home) else traced_graph()
 
 
@@ -144,11 +146,6 @@ def _is_around(home: Any) -> bool:
     here = traced_graph()
     # Each call of a function counts, whatever is eager around it.
     return here is home or any(graph is home for graph in outwards(here))
-
-
-def _home_of(tape: Any) -> Any:
-    home = _record_of(tape).home
-    return None if home is None else home()
 
 
 class Loop:
