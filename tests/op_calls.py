@@ -1,5 +1,8 @@
 """Calls of operations, and the models that price them."""
 
+import ast
+from collections.abc import Iterator
+
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -10,6 +13,29 @@ MEASURED = MODELS["cpu-avx512-bf16"]
 
 def spec(*shape, dtype="float32"):
     return TensorSpec(shape, dtype)
+
+
+def op_call(text):
+    """Return a call from text: `Split ():int32 4x?*2 ... -> 4x8 num_split=2`.
+
+    `()` is a scalar, `?` an unknown size, `...` an unknown rank, `*2` two of them.
+    """
+    op, *words = text.split()
+    attrs = [word.split("=", 1) for word in words if "=" in word]
+    inputs, _, outputs = " ".join(w for w in words if "=" not in w).partition("->")
+    values = {name: ast.literal_eval(value) for name, value in attrs}
+    return OpCall(op, values, tuple(_specs(inputs)), tuple(_specs(outputs)))
+
+
+def _specs(text: str) -> Iterator[TensorSpec]:
+    for word in text.split():
+        each, _, times = word.partition("*")
+        sizes, _, dtype = each.partition(":")
+        shape = None
+        if sizes != "...":
+            dims = sizes.strip("()").split("x")
+            shape = tuple(None if n == "?" else int(n) for n in dims if n)
+        yield from [TensorSpec(shape, dtype or "float32")] * int(times or 1)
 
 
 def matmul(m, k, n, **attrs):

@@ -13,9 +13,10 @@
 
 Each program has a process of its own, and begins with `PROBE` of `tests.fresh_process`
 or what it is `on` instead, one after the other: `PROBE`, `NOTHING`, `TWO_CPUS` (the CPU
-is two devices), texts of the file. Behind an arrow stands what is printed, where `#` is
-any number and `...` anything; behind `--> err` the lines of standard error that begin
-with "tf-amp: ", without that; behind `--> said` what stands in one place each of it.
+is two devices), texts of the files beside. Behind an arrow stands what is printed: `#`
+is any number, `...` anything of a line, and as a line any lines; behind `--> err`
+the lines of standard error that begin with "tf-amp: ", without that; behind `--> said`
+what stands in one place each of it.
 Behind a further arrow stands what the program prints when it runs again, in the same
 folder. `FOLDER` is an empty one, `FOLDER/cache` its cache if it is `tuned`, that is,
 compares steps. `each: A B = 1 : x | 2 : y` is a program for each alternative, in which
@@ -37,7 +38,7 @@ from tests.two_cpus import BEGIN
 
 _BEGINNINGS = {"PROBE": PROBE, "NOTHING": "", "TWO_CPUS": BEGIN}
 _SETTING = re.compile(r"(on|env|each|tuned): ?(.*)")
-_WILD = {"#": r"\d+(?:\.\d+)?", "...": ".*"}
+_WILD = {"#": r"\d+(?:\.\d+)?", "...": ".*", "\n...\n": r"\n(?:.*\n)*"}
 Text = tuple[str, str, str]
 
 
@@ -77,14 +78,15 @@ class PrintedProgram(NamedTuple):
                     for line in wanted.splitlines():
                         assert len(_pattern(line).findall(done.err)) == 1, done.err
                     continue
-                assert _pattern(wanted, re.DOTALL).fullmatch(found[stream]), (
+                pattern = _pattern(f"\n{wanted}\n")
+                assert pattern.fullmatch(f"\n{found[stream]}\n"), (
                     f"{found[stream]}\nis not\n{wanted}\n{done.err}"
                 )
 
 
-def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    parts = re.split(r"(#|\.\.\.)", text)
-    return re.compile("".join(_WILD.get(p) or re.escape(p) for p in parts), flags)
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = re.split(r"(#|\n\.\.\.\n|\.\.\.)", text)
+    return re.compile("".join(_WILD.get(p) or re.escape(p) for p in parts))
 
 
 def texts_of(path: pathlib.Path) -> Iterator[Text]:
@@ -100,11 +102,12 @@ def beginning(path: pathlib.Path, name: str) -> str:
 
 def programs_beside(test: str) -> list[object]:
     """Return the programs of all files beside a test, as parameters named by titles."""
+    paths = sorted(pathlib.Path(test).parent.glob("programs*.txt"))
+    found = [text for path in paths for text in texts_of(path)]
+    texts = {title: text for _, title, text in found}
     return [
         pytest.param(_parsed(filled, texts), id=f"{title}{which}")
-        for path in sorted(pathlib.Path(test).parent.glob("programs*.txt"))
-        for texts in [{title: text for _, title, text in texts_of(path)}]
-        for mark, title, text in texts_of(path)
+        for mark, title, text in found
         if mark == "=="
         for which, filled in _alternatives(text)
     ]
