@@ -7,6 +7,10 @@ N ?= 2000
 # than cores.
 JOBS ?= 3
 
+# Those of the supported versions that are installed, for `make dist`.
+PYTHONS ?= $(foreach name,$(addprefix python3.,10 11 12 13),\
+	$(if $(shell $(name) -c 'print(1)' 2> /dev/null),$(name)))
+
 # What, when changed, calls for installing again.
 SOURCES := pyproject.toml setup.py $(wildcard tf_amp/runtime/_autostart_*.py) \
 	$(wildcard grappler_pass/*.c)
@@ -40,7 +44,7 @@ PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Of few tests a third process would take longer to start than it saves.
 FEWER := $(if $(filter 1,$(JOBS)),,-n 2)
 
-.PHONY: demo docs test test-fast test-long test-versions lint bench gpu fuzz wheel clean
+.PHONY: demo docs test test-fast test-long test-versions lint bench gpu fuzz dist clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
@@ -120,14 +124,22 @@ test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 	.venv-gpu/bin/pip install --editable '.[cuda,test]'
 	touch $@
 
-# In dist/; what is for this machine is tried where no compiler is found.
-wheel: $(VENV)/.installed-test
+# In dist/: the sources and a wheel for each kind of CPU, checked. Each Python that is
+# installed then takes the wheel from folders alone, without a compiler and a network.
+dist: $(VENV)/.installed-test
 	rm -rf dist
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist . > /dev/null
 	$(MAKE) manylinux2014_x86_64 manylinux2014_aarch64
-	$(PYTHON) -m venv --clear .venv-wheel
-	.venv-wheel/bin/pip install -q "$$(ls $(CURDIR)/dist/*_$$(uname -m).whl)[cpu]"
-	cp examples/quickstart.py .venv-wheel
-	cd .venv-wheel && PATH= bin/python quickstart.py
+	$(BIN)/twine check --strict dist/*
+	$(MAKE) $(foreach python,$(PYTHONS),tried-$(python))
+
+tried-%:
+	$* -m venv --clear .venv-dist
+	.venv-dist/bin/pip download -q -d .venv-dist/packages --find-links dist 'tf-amp[cpu]'
+	PATH= .venv-dist/bin/pip install -q --no-index --find-links .venv-dist/packages \
+		'tf-amp[cpu]'
+	cp examples/quickstart.py .venv-dist
+	cd .venv-dist && PATH= bin/python quickstart.py
 
 # Built by ziglang against the libc of manylinux2014.
 manylinux2014_%:
@@ -137,7 +149,7 @@ manylinux2014_%:
 	$(BIN)/auditwheel show dist/*_$*.whl | grep "manylinux_2_17_$*"
 
 clean:
-	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_*.so
+	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-dist build dist *.egg-info grappler_pass/_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --editable '.[cpu,demo]'

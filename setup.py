@@ -21,6 +21,12 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.errors import CompileError
 
+if not sys.platform.startswith("linux"):
+    sys.exit(
+        f"tf-amp supports Linux on x86-64 and aarch64, and this is {sys.platform}. On "
+        "Windows, install it in WSL 2; on macOS, in a Linux container."
+    )
+
 AUTOSTART_FILE = "tf_amp_autostart.pth"
 DEVICE_TYPES = ("CPU", "GPU")
 ZIG = [sys.executable, "-m", "ziglang", "cc"]

@@ -82,7 +82,7 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 
 @functools.cache
 def built_wheel(machine: str = platform.machine()) -> pathlib.Path:
-    """Build the wheel for a machine as `make wheel` does, once per run of the tests."""
+    """Build the wheel for a machine as `make dist` does, once per run of the tests."""
     sources = copy_sources(pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-sources-")))
     atexit.register(shutil.rmtree, sources, ignore_errors=True)
     built_before = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"

@@ -95,6 +95,17 @@ def test_the_quickstart_runs_where_there_is_no_compiler(installed: Environment) 
     assert re.match("[1-9][0-9]* graphs rewritten", said[-1])
 
 
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_elsewhere_installation_ends_with_one_sentence(platform: str) -> None:
+    imports = "from setuptools.command import bdist_wheel, build_ext, editable_wheel"
+    setup = f"sys.platform = {platform!r}; runpy.run_path('setup.py')"
+    code = f"import sys, runpy; {imports}; {setup}"
+    ended = run([sys.executable, "-c", code], cwd=ROOT)
+    assert ended.code == 1
+    assert f"supports Linux on x86-64 and aarch64, and this is {platform}" in ended.err
+    assert "Traceback" not in ended.err
+
+
 def test_without_site_packages_it_does_not_start(installed: Environment) -> None:
     assert installed.has_autostart()
     assert not installed.has_autostart("-S")
