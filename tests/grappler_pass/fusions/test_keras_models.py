@@ -83,7 +83,9 @@ def normalized(shape: tuple[int, ...], fusions: int, *options: dict) -> Model:
 
 MODELS = {
     "channels": Model("channel_scales", (32, 32, 3), convolutions, 2e-6, 2),
-    **{str(each): activated(each) for each in ("relu", "gelu", tanh_gelu)},
+    "relu": activated("relu"),
+    "gelu": activated("gelu"),
+    "tanh_gelu": activated(tanh_gelu),
     "rows": normalized((4096,), 1, {}),
     "steps": normalized((64, 256), 1, {"epsilon": 1e-12}),
     "images": normalized((8, 8, 256), 1, {}),
