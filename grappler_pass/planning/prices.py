@@ -41,7 +41,9 @@ from grappler_pass.graph.type_slots import (
 from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.graph.walks import reached
 
-_PASS = table.FORWARDING_OPS | table.MERGE_OPS | {"AddN", "Cast", "ZerosLike"}
+# Results have the shape of the first operand; of these, of any.
+_ONE_OF_ALL = table.MERGE_OPS | {"AddN"}
+_PASS = table.FORWARDING_OPS | _ONE_OF_ALL | {"Cast", "ZerosLike"}
 # What has fewer dimensions is often broadcast.
 _LEAST_RANK = 2
 
@@ -58,6 +60,9 @@ def fill_shapes(view: Graph, shapes: Shapes) -> Shapes:
         if all(map(_is_known, known)) or not node.inputs:
             continue
         if (guess := _guess(view, filled, node)) is None:
+            continue
+        # A guess of another rank than TensorFlow's own inference is wrong.
+        if any(shape and len(shape) != len(guess) for shape in known):
             continue
         # A popped list has but one tensor.
         only = table.POPPED_OUTPUT.get(node.op)
@@ -77,7 +82,9 @@ def _guess(view: Graph, shapes: Shapes, node: Node) -> Shape | None:
     if node.op in table.POPPED_OUTPUT:
         return _pushed(view, shapes, node)
     if node.op in _PASS:
-        return next(iter(known), None)
+        # What a switch is turned by, and how large a frame is, are no data.
+        count = len(inputs) if node.op in _ONE_OF_ALL else 1
+        return next(filter(_is_known, inputs[:count]), None)
     if node.op in MATMULS:
         left, right = inputs[:2]
         if left is None or right is None or len(left) != 2 or len(right) != 2:

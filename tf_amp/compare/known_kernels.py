@@ -316,6 +316,9 @@ _ONES = np.ones(_PATTERN, np.float32)
 def _both(kernel: Kernel) -> GraphDef:
     """Return a graph that computes a kernel in float32 and as the pass makes it."""
     graph_def = GraphDef()
+    # Without it a scalar would count as a shape that is not known, and a kernel that
+    # refuses one would end the process.
+    graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
     device = f"/device:{kernel.device_type}:0"
     for position, operand in enumerate(kernel.operands):
         source = graph_def.node.add(name=str(position))

@@ -33,3 +33,30 @@ def test_beside_an_unknown_operand(line, known, guess) -> None:
     unknown = {"list": (), "axis": ((),), "popped": (None, None), "y": (None,)}
     filled = fill_shapes(view, {**unknown, "x": (known,)})
     assert filled["y"] == (guess,)
+
+
+@pytest.mark.parametrize(
+    ("known", "guess"), [((8, 4), (8, 4)), ((None, 4), (None, 4)), (None, None)]
+)
+def test_a_switch_has_the_shape_of_its_data_and_not_of_what_turns_it(
+    known, guess
+) -> None:
+    turned = """
+    turn = Placeholder dtype=bool
+    y = Switch(x, turn)
+    fetch = Identity(y:1)
+    """
+    view = Graph(graph_from_text(POPPED + turned), Item(fetch=("fetch",)))
+    open_sizes = None if known is None else (None, *known[1:])
+    shapes = {"turn": ((),), "x": (known,), "y": (open_sizes,) * 2}
+    unknown = {"list": (), "axis": ((),), "popped": (None, None)}
+    filled = fill_shapes(view, {**unknown, **shapes})
+    assert filled["y"] == (guess, guess)
+
+
+def test_a_guess_of_another_rank_than_is_known_is_none() -> None:
+    graph_def = graph_from_text(f"{POPPED}\ny = AddN(popped, x)\nfetch = Identity(y)")
+    view = Graph(graph_def, Item(fetch=("fetch",)))
+    unknown = {"list": (), "axis": ((),), "popped": (None, None)}
+    filled = fill_shapes(view, {**unknown, "x": ((8,),), "y": ((None, 4),)})
+    assert filled["y"] == ((None, 4),)

@@ -106,3 +106,19 @@ print(len(ran), plan.unchecked, [d.reason.cause.name for d in plan.decisions
     lines = run(first, tmp_path).lines()
     assert lines[0] == "0 1 kernel not checked ['FORCED']"
     assert lines[2] == "1  ['WRONG_KERNEL']"
+
+
+def test_a_recurrent_convolution_of_open_batch_trains_once_its_kernels_are_checked(
+    tmp_path: pathlib.Path,
+) -> None:
+    # The shape of its state is a guess, by what comes around the loop.
+    trains = """
+import keras
+model = keras.Sequential(
+    [keras.Input((2, 4, 4, 3)), keras.layers.ConvLSTM2D(5, 3, padding="same")])
+model.compile("sgd", "mse", jit_compile=False)
+history = model.fit(np.ones((3, 2, 4, 4, 3)), np.ones((3, 4, 4, 5)), verbose=0)
+print(np.isfinite(history.history["loss"][0]), "Conv2D" in ran)
+"""
+    done = run(ENABLED.format("") + trains, tmp_path)
+    assert done.lines() == ["True True"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
@@ -95,3 +97,12 @@ def test_overflows_are_as_infinite_as_they_should_be() -> None:
 def test_a_product_of_ordinary_matrices_is_not_run() -> None:
     program = Program(tf.matmul, ((6, 8, 16), (6, 16, 12)))
     assert not needs_check(program.kernel("bfloat16", program.shapes))
+
+
+def test_a_kernel_of_shapes_that_it_refuses_is_not_run() -> None:
+    program = SOUND["forward"]
+    kernel = program.kernel("bfloat16", program.shapes)
+    scalar = kernel.operands[0]._replace(shape=())
+    wrong = dataclasses.replace(kernel, operands=(scalar, *kernel.operands[1:]))
+    with pytest.raises(ValueError, match="rank"):
+        fault_in(wrong)
