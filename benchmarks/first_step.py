@@ -98,8 +98,8 @@ def caption(folder: Path = RAW) -> str:
         for kind in ("empty cache", "warm cache")
     )
     return (
-        f"by {empty:.0%} in the median of {len(keys)} graphs,\nand by {warm:.0%} when "
-        "an earlier run has timed the same steps"
+        f"{empty:.0%} later in the median of\n{len(keys)} graphs, and {warm:.0%} later "
+        "when an earlier run has timed the same steps"
     )
 
 

@@ -142,7 +142,9 @@ def caption(folder: pathlib.Path = RAW) -> str:
     text = (
         f"We trained {what} with {len(SEEDS)} seeds each. These methods train "
         f"significantly worse than float32 (p < {LEVEL}, corrected for {COMPARISONS} "
-        f"comparisons): {'; '.join(found) or f'none of {len(worse)}'}."
+        f"comparisons): {'; '.join(found) or f'none of {len(worse)}'}. tf-amp was run "
+        "at its level O2, which uses more 16 bits than the default. A difference that "
+        "is not significant may still be there."
     )
     if not families:
         text = (
