@@ -109,12 +109,12 @@ def programs_beside(test: str) -> list[object]:
         pytest.param(_parsed(filled, texts), id=f"{title}{which}")
         for mark, title, text in found
         if mark == "=="
-        for which, filled in _alternatives(text)
+        for which, filled in alternatives(text)
     ]
 
 
-def _alternatives(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what distinguishes each alternative of a program, and its text."""
+def alternatives(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what distinguishes each alternative of a text, and it with its values."""
     line = re.search(r"^each: (.*?) = (.*)\n", text, re.MULTILINE)
     if line is None:
         yield "", text
@@ -124,7 +124,7 @@ def _alternatives(text: str) -> Iterator[tuple[str, str]]:
         filled = rest
         for name, value in zip(names, values.split(" : "), strict=True):
             filled = filled.replace(name, value.strip())
-        yield from ((f": {values}{more}", made) for more, made in _alternatives(filled))
+        yield from ((f": {values}{more}", made) for more, made in alternatives(filled))
 
 
 def _settings(text: str) -> tuple[dict[str, str], str]:

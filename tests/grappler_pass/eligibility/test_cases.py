@@ -31,6 +31,7 @@ import pytest
 from grappler_pass.graph.op_lists import OpLists
 from tests import small_graphs
 from tests.coloring import Colored, color
+from tests.printed_programs import alternatives, texts_of
 
 FOLDER = Path(__file__).parent / "cases"
 _SETTING = re.compile(r"([a-z]+): ?(.*)")
@@ -82,36 +83,16 @@ def on_others(name: str | None, graphs: dict[str, str]) -> str:
     return f"{on_others(first[1] if first else None, graphs)}\n{own}\n"
 
 
-def alternatives(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what distinguishes each alternative of a case, and its text."""
-    line = re.search(r"^each: (.*?) = (.*)$", text, re.MULTILINE)
-    if line is None:
-        yield "", text
-        return
-    names, rest = line[1].split(), text.replace(line[0], "", 1)
-    for values in line[2].split(" | "):
-        filled = rest
-        for name, value in zip(names, values.split(" : "), strict=True):
-            filled = filled.replace(name, value.strip())
-        yield from ((f": {values}{more}", made) for more, made in alternatives(filled))
-
-
-def parts_of(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the mark, the title and the text of each graph and case of a file."""
-    parts = re.split(r"^(==|:=) (.*)$", path.read_text(), flags=re.MULTILINE)[1:]
-    return zip(*[iter(parts)] * 3, strict=True)
-
-
 def graph_called(file: str, name: str) -> str:
     """Return a graph that cases of a file are on."""
-    parts = parts_of(FOLDER / f"{file}.txt")
+    parts = texts_of(FOLDER / f"{file}.txt")
     return on_others(name, {title: text for mark, title, text in parts if mark == ":="})
 
 
 def cases() -> Iterator[object]:
     for path in sorted(FOLDER.glob("*.txt")):
         graphs: dict[str, str] = {}
-        for mark, title, text in parts_of(path):
+        for mark, title, text in texts_of(path):
             if mark == ":=":
                 graphs[title] = text
                 continue
