@@ -27,7 +27,9 @@ TESTS ?= tests
 LEARNS := test_a_program_computes_in_16_bits_and_learns_as_well
 WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 	tests/grappler_pass/eligibility/test_fused_half.py \
-	tests/grappler_pass/fusions tests/grappler_pass/graph/test_fusions.py \
+	tests/grappler_pass/fusions/test_cases.py \
+	tests/grappler_pass/fusions/test_kept_weights.py \
+	tests/grappler_pass/graph/test_fusions.py \
 	tests/grappler_pass/planning/test_product_epilogues.py \
 	tests/grappler_pass/rewriting/test_patterns_numerics.py \
 	tests/tf_amp/config/test_devices.py \
@@ -53,11 +55,11 @@ demo: $(VENV)/.installed-demo
 test: lint
 	$(if $(HAS_ONEDNN),TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q $(FEWER) \
 		$(WITHOUT_ONEDNN))
-	$(BIN)/$(PYTEST) --durations=20
+	$(BIN)/$(PYTEST) -m 'not long' --durations=20
 
 # Without the files that take longest: a few tests of each room, in 90 seconds.
 test-fast: lint
-	$(BIN)/$(PYTEST) -m 'not slow'
+	$(BIN)/$(PYTEST) -m 'not slow and not long'
 
 lint: $(VENV)/.installed-test docs
 	$(BIN)/ruff check .
@@ -74,13 +76,11 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.casts
 
 # What a machine with an NVIDIA GPU shows, in an environment of its own: tests, of which
-# six processes share the GPU, and results in benchmarks/gpu.
+# six processes share the GPU, and in benchmarks/gpu training steps, in so many minutes.
+MINUTES ?= 8
 gpu: .venv-gpu/.installed
 	.venv-gpu/bin/python -m pytest -n 6 --dist loadgroup -m gpu tests/gpu
-	.venv-gpu/bin/python -m benchmarks
-	.venv-gpu/bin/python -m benchmarks.prediction
-	.venv-gpu/bin/python -m benchmarks.gradients
-	.venv-gpu/bin/python -m benchmarks.xla
+	.venv-gpu/bin/python -m benchmarks.gpu --minutes $(MINUTES)
 
 # Random graphs run before and after the pass: make fuzz N=20000
 fuzz: $(VENV)/.installed-test
@@ -88,7 +88,7 @@ fuzz: $(VENV)/.installed-test
 
 # What takes too long for each change: all plans, what every command prints, and each
 # campaign with the seeds whose results tests/long_runs.md has.
-test-long: $(VENV)/.installed-test
+test-long: $(VENV)/.installed-test .venv-examples/.installed
 	TF_CPP_MIN_LOG_LEVEL=2 $(BIN)/python -m tests.golden_plans --check
 	$(BIN)/python -m tests.snapshots --check
 	$(BIN)/python -m tests.yardstick 100 --note
@@ -97,7 +97,12 @@ test-long: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz 100 --note
 	$(BIN)/python -m tests.kernels 300 --through O2 --note
 	$(BIN)/python -m tests.kernels 300 --through O2 --directed --note
+	$(BIN)/$(PYTEST) -q -m long
+	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q tests/grappler_pass/fusions
 	SHARING_PROCESSES=64 $(BIN)/$(PYTEST) -q tests/tf_amp/compare/test_kept_file.py
+	$(BIN)/python -m pip install --editable '.[trackers]'
+	$(BIN)/$(PYTEST) -q tests/test_docs.py -k trackers
+	.venv-examples/bin/python -m pytest -q tests/test_examples.py -k of_other_packages
 
 # The pages of docs/ and of docstrings, in build/site; a broken link fails.
 docs: $(VENV)/.installed-test
@@ -117,6 +122,12 @@ test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 	.venv-tf$*/bin/pip install --editable '.[demo,test]' 'tensorflow-cpu==$*.*' \
 		'protobuf<7'
 	.venv-tf$*/bin/pip install --no-deps 'tf_keras==$*.*'
+	touch $@
+
+# KerasHub brings `tensorflow`, which would lie over the `tensorflow-cpu` of .venv.
+.venv-examples/.installed: $(SOURCES)
+	$(PYTHON) -m venv .venv-examples
+	.venv-examples/bin/pip install --editable '.[examples,test]'
 	touch $@
 
 .venv-gpu/.installed: $(SOURCES)
@@ -149,7 +160,7 @@ manylinux2014_%:
 	$(BIN)/auditwheel show dist/*_$*.whl | grep "manylinux_2_17_$*"
 
 clean:
-	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-dist build dist *.egg-info grappler_pass/_*.so
+	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-dist .venv-examples build dist *.egg-info grappler_pass/_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --editable '.[cpu,demo]'

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.announcing import announcing
@@ -14,6 +13,7 @@ from benchmarks.catalog import (
     MODELS,
     MODES,
     VARIANTS,
+    subset_of,
     variant,
 )
 from benchmarks.context import context_of
@@ -99,30 +99,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
     names = tuple(each.name for each in VARIANTS)
-    add("--models", type=_subset(_ALL_MODELS), default=_MODELS)
-    add("--modes", type=_subset(MODES), default=MODES)
-    add("--variants", type=_subset(names), default=DEFAULT_VARIANTS)
+    add("--models", type=subset_of(_ALL_MODELS), default=_MODELS)
+    add("--modes", type=subset_of(MODES), default=MODES)
+    add("--variants", type=subset_of(names), default=DEFAULT_VARIANTS)
     add("--add", action="store_true", help="to what RESULTS.md has of other models")
     add("--beside", action="store_true", help="variants that the table lacks")
     add("--rounds", type=int, default=5, help="processes per variant and model")
     add("--seconds", type=float, default=2.0, help="timed part of a mode in a process")
     add("--output", type=Path, help="Markdown file; the raw figures go to raw/ there")
     return parser
-
-
-def _subset(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of comma-separated lists of known names."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(
-                    f"unknown name {name!r}; known: {', '.join(known)}"
-                )
-        return names
-
-    return parse
 
 
 if __name__ == "__main__":

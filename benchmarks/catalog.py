@@ -4,7 +4,10 @@ Nothing here imports TensorFlow, so that what starts processes stays light; a pr
 imports the module of one model.
 """
 
-from dataclasses import dataclass, replace
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, KERAS, OURS, TENSORFLOW
 
@@ -15,7 +18,8 @@ MODES = ("train", "infer")
 class Entry:
     """One model: its module in ``benchmarks.models`` and how it is fed.
 
-    ``module`` is needed where one module's model is measured in several ways.
+    ``module`` is needed where one module's model is measured in several ways, and
+    ``sizes`` where they are not the module's own.
     """
 
     name: str
@@ -24,6 +28,7 @@ class Entry:
     train_batch: int
     infer_batch: int
     module: str = ""
+    sizes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def module_name(self) -> str:
@@ -77,7 +82,27 @@ MOBILENET_BATCHES = tuple(
     )
     for batch in (4, 8, 32, 64)
 )
-ENTRIES = (*MODELS, *MOBILENET_BATCHES, *DEMO_MODELS)
+# Of which the largest batch is looked for, beside two of those above.
+MEMORY_MODELS = (
+    Entry("u_net", "U-Net", "sgd", 2, 4),
+    Entry(
+        "gpt",
+        "GPT-like decoder",
+        "adam",
+        4,
+        8,
+        module="language_model",
+        sizes={
+            "vocabulary": 4000,
+            "length": 128,
+            "width": 256,
+            "heads": 4,
+            "depth": 4,
+            "is_decoder": True,
+        },
+    ),
+)
+ENTRIES = (*MODELS, *MOBILENET_BATCHES, *DEMO_MODELS, *MEMORY_MODELS)
 
 VARIANTS = (
     Variant("float32", "float32", FLOAT32),
@@ -86,8 +111,9 @@ VARIANTS = (
     Variant("builtin", "TensorFlow", TENSORFLOW),
     Variant("ours", "tf-amp", OURS),
     Variant("untuned", "tuning off", f"{OURS}:TUNE=off"),
+    Variant("save", "tf-amp save", f"{OURS}:MEMORY=save"),
     Variant("unfused", "not fused", f"{OURS}:FUSE=off"),
-    # Prices of a CPU without 16-bit units: what is left are rewrites beside types.
+    # Prices of a CPU without 16-bit units: what is left are fusions.
     Variant("fused", "fused float32", f"{OURS}:DEVICE_PROFILE=cpu-generic"),
     Variant("ours_float16", "float16", f"{OURS}:DTYPE=float16"),
     Variant("ours_o2", "tf-amp O2", f"{OURS}:O2"),
@@ -105,3 +131,18 @@ def entry(name: str) -> Entry:
 def variant(name: str) -> Variant:
     """Return the variant called ``name``."""
     return next(each for each in VARIANTS if each.name == name)
+
+
+def subset_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of comma-separated lists of known names."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(
+                    f"unknown name {name!r}; known: {', '.join(known)}"
+                )
+        return names
+
+    return parse

@@ -5,7 +5,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.machine import Machine, this_machine
-from tf_amp.tools.bench.record import revision_of, versions_of
+from tf_amp.report.versions import versions_of
+from tf_amp.tools.bench.record import revision_of
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
 _ROOT = Path(__file__).resolve().parent.parent
@@ -13,7 +14,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 _WRITTEN = (
     "benchmarks/raw",
     "benchmarks/RESULTS.md",
-    "benchmarks/gpu",
+    "benchmarks/gpu/RESULTS.md",
+    "benchmarks/gpu/raw",
     "docs/*.png",
     "evidence/raw",
 )

@@ -1,7 +1,7 @@
 """Do fused training steps learn alike? ``python -m benchmarks.fused_curves``.
 
 Three networks learn scikit-learn's handwritten digits for 300 steps, from five seeds
-each, in float32: as Keras writes their steps, and with all rewrites beside types. What
+each, in float32: as Keras writes their steps, and with all fusions. What
 these change is held against what another seed changes.
 """
 

@@ -1,4 +1,4 @@
-"""Rewrites beside types on known networks: ``python -m benchmarks.fusions``.
+"""Fusions on known networks: ``python -m benchmarks.fusions``.
 
 Each network of `keras.applications` is run in inference with live variables: by itself,
 by itself again, and fused, with the types of a CPU without 16-bit units, which are

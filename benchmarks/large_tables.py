@@ -20,7 +20,8 @@ import tensorflow as tf
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.costs.op_classes import COLD
 from grappler_pass.costs.times import monotone
-from tf_amp.calibrate.profile import CPU, call_seconds, chained, timing_run
+from tf_amp.calibrate.profile import call_seconds
+from tf_amp.calibrate.readings import CPU, chained, timing_run
 from tf_amp.run.graph_run import GraphRun, elapsed
 
 _FOLDER = Path("grappler_pass/costs/profiles")

@@ -1,5 +1,6 @@
 """Which machine the figures belong to."""
 
+import ctypes
 import os
 import re
 from dataclasses import dataclass
@@ -44,6 +45,22 @@ def this_machine() -> Machine:
         flags=flags,
         cores=len(os.sched_getaffinity(0)),
     )
+
+
+def gpu_bytes() -> int:
+    """Return the memory of the first GPU, and take nothing of it; 0 without a GPU."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    number, total = ctypes.c_int(), ctypes.c_size_t()
+    # Each answers 0 where it did as it was told.
+    failed = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(number), 0)
+        or cuda.cuDeviceTotalMem_v2(ctypes.byref(total), number)
+    )
+    return 0 if failed else total.value
 
 
 def gpus() -> tuple[str, ...]:

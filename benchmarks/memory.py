@@ -19,22 +19,22 @@ from benchmarks.catalog import entry, variant
 from benchmarks.processes import worker_environment, worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
-from benchmarks.steps import build_model, step_of
+from benchmarks.steps import build_model, seconds_of, step_of
 from benchmarks.variants import switch_on
 from tf_amp.config.amp_config import DEVICE_PROFILE
+from tf_amp.tools.bench.largest import MEBI, NEAR, largest_batch
+from tf_amp.tools.bench.record import limited_to
 
-_MODELS = ("resnet50", "bert")
+_MODELS = ("resnet50", "u_net", "bert", "gpt")
 # Without tuning, since a comparison of steps holds what both of them take.
-_VARIANTS = ("float32", "keras", "builtin", "untuned")
-_OURS, _POLICY = "untuned", "keras"
+_VARIANTS = ("float32", "keras", "builtin", "untuned", "save")
+_OURS, _SAVING, _POLICY = "untuned", "save", "keras"
 _AIM = 1.05
 # Memory hangs on the plan, and that on the CPU: one whose products gain in 16 bits.
 _PROFILE = "cpu-avx512-bf16"
-_DEVICE = "CPU:0"
+DEVICE = "CPU:0"
 _STEPS = 2
 _MEGA = 1e6
-# How near the largest batch is looked for, as a share of it.
-_NEAR = 0.05
 # Some of TensorFlow's code does not ask whether it was given what it asked for, and is
 # ended by a signal.
 _NO_ROOM = re.compile(r"ResourceExhausted|OOM when|^memory failed \(-")
@@ -47,6 +47,7 @@ _TITLES = (
     "of Keras' policy",
     "largest batch",
     "of float32",
+    "items/s there",
 )
 
 
@@ -57,17 +58,19 @@ class Figures:
     Attributes:
       allocated: most bytes of tensors at once in a later step, weights included.
       resident: most bytes of the whole process at once.
+      seconds: of the fastest of some later steps.
     """
 
     allocated: int
     resident: int
+    seconds: float
 
 
 def main() -> None:
     """Measure, print, and write the section of RESULTS.md on memory."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--megabytes", type=int, default=1500, help="limit of a batch")
+    parser.add_argument("--mebibytes", type=int, default=1500, help="limit of a batch")
     parser.add_argument(
         "--models", type=lambda text: tuple(text.split(",")), default=_MODELS
     )
@@ -80,7 +83,7 @@ def main() -> None:
         print(json.dumps(dataclasses.asdict(_trained(name, chosen, int(batch)))))
         return
     figures: dict[tuple[str, str], list[Figures]] = {}
-    batches: dict[tuple[str, str], int] = {}
+    batches: dict[tuple[str, str], tuple[int, Figures]] = {}
     with announcing() as announce:
         for model in options.models:
             for number in range(options.rounds):
@@ -92,15 +95,16 @@ def main() -> None:
                     figures.setdefault((model, name), []).append(found)
             for name in _VARIANTS:
                 batches[model, name] = _largest(
-                    model, name, options.megabytes, figures[model, name][0], announce
+                    model, name, options.mebibytes, figures[model, name][0], announce
                 )
     publish(
         "memory",
-        markdown(figures, batches, options.megabytes),
+        markdown(figures, batches, options.mebibytes),
         {
             f"{model}, {name}": {
                 "processes": [dataclasses.asdict(each) for each in rounds],
-                "largest batch": batches[model, name],
+                "largest batch": batches[model, name][0],
+                "items/s": _rate(*batches[model, name]),
             }
             for (model, name), rounds in figures.items()
         },
@@ -116,66 +120,41 @@ def _run(model: str, name: str, batch: int, limit: int | None) -> Figures | None
       model: its name.
       name: of the variant.
       batch: examples in a step.
-      limit: megabytes that tensors may take; None for no limit.
+      limit: MiB that tensors may take; None for no limit.
     """
-    environment = _environment(limit)
     words = ("memory", "--worker", model, name, str(batch))
     try:
-        return Figures(**json.loads(worker_lines(*words, environment=environment)[-1]))
+        lines = worker_lines(*words, environment=environment(limit))
+        return Figures(**json.loads(lines[-1]))
     except RuntimeError as error:
         if limit is None or not _NO_ROOM.search(str(error)):
             raise
         return None
 
 
-def _environment(limit: int | None) -> dict[str, str]:
-    most = {} if limit is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
-    own = {"TF_CPU_ALLOCATOR_USE_BFC": "true", DEVICE_PROFILE: _PROFILE}
-    return worker_environment() | own | most
+def environment(limit: int | None) -> dict[str, str]:
+    """Return that of a process with the best-fit allocator, limited in MiB."""
+    own = {DEVICE_PROFILE: _PROFILE, **limited_to(limit)}
+    return worker_environment() | own
 
 
 def _largest(
     model: str, name: str, limit: int, found: Figures, announce: Announce
-) -> int:
-    """Return the largest batch that trains within a limit; 0 if none does.
-
-    Memory is taken to grow by the same with each example, until a batch has no room.
-
-    Args:
-      model: its name.
-      name: of the variant.
-      limit: megabytes that tensors may take.
-      found: what the catalog's batch takes.
-      announce: says what is run.
-    """
+) -> tuple[int, Figures]:
+    """Return the largest batch that trains within a limit, and what it takes."""
     first = entry(model).train_batch
-    known = {0: 0, first: found.allocated}
-    fits, fails, width = 0, None, _NEAR
-    batch = _expected(known, limit)
-    while fails is None or fails - fits > max(1, _NEAR * fits):
+    figures = {0: found}
+
+    def taken(batch: int) -> int | None:
         announce(f"{model}, {name}, batch {batch}")
-        taken = _run(model, name, batch, limit)
-        if taken is None:
-            fails = batch
-        else:
-            fits = batch
-            known[batch] = taken.allocated
-        if fails is None:
-            batch = max(int(fits * (1.0 + _NEAR)) + 1, _expected(known, limit))
-        elif fits == 0:
-            batch = max(1, int(fails * (1.0 - width)))
-            width *= 2.0
-        else:
-            batch = (fits + fails) // 2
-    return fits
+        run = _run(model, name, batch, limit)
+        if run is None:
+            return None
+        figures[batch] = run
+        return run.allocated
 
-
-def _expected(known: dict[int, int], limit: int) -> int:
-    """Return the batch that the two largest lead to; at most eight times the last."""
-    (small, less), (large, more) = sorted(known.items())[-2:]
-    each = (more - less) / (large - small)
-    room = limit * _MEGA - more
-    return large + int(min(room / each, 7 * large)) if each > 0 else 2 * large
+    largest = largest_batch(taken, limit * MEBI, first, found.allocated)
+    return largest, figures[largest]
 
 
 def _trained(name: str, chosen: str, batch: int) -> Figures:
@@ -186,19 +165,19 @@ def _trained(name: str, chosen: str, batch: int) -> Figures:
     step = step_of(model, model_entry, "train")
     for _ in range(_STEPS):
         step()
-    tf.config.experimental.reset_memory_stats(_DEVICE)
-    for _ in range(_STEPS):
-        step()
+    tf.config.experimental.reset_memory_stats(DEVICE)
+    seconds = min(seconds_of(step) for _ in range(_STEPS))
     return Figures(
-        allocated=tf.config.experimental.get_memory_info(_DEVICE)["peak"],
+        seconds=seconds,
+        allocated=tf.config.experimental.get_memory_info(DEVICE)["peak"],
         resident=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 
 
 def markdown(
     figures: dict[tuple[str, str], list[Figures]],
-    batches: dict[tuple[str, str], int],
-    megabytes: int,
+    batches: dict[tuple[str, str], tuple[int, Figures]],
+    mebibytes: int,
 ) -> str:
     """Return the table, what its columns mean, and what follows from it."""
     rows = [_cells(model, name, figures, batches) for model, name in figures]
@@ -206,8 +185,9 @@ def markdown(
         "*allocated*: most that tensors take at once in a training step, weights and "
         "the optimizer's state included, as TensorFlow's allocator counts it. "
         "*resident*: most of the whole process, building and tracing included. "
-        f"*largest batch*: that trains with tensors of {megabytes} MB at most, within "
-        f"{_NEAR:.0%}. tf-amp runs without tuning: while steps are compared, both of "
+        f"*largest batch*: that trains with tensors of {mebibytes} MiB at most, within "
+        f"{NEAR:.0%}, and *items/s there* the examples per second of its fastest step. "
+        "tf-amp runs without tuning: while steps are compared, both of "
         f"them have their memory; its plans are those for {_PROFILE}."
     )
     models = dict.fromkeys(model for model, _ in figures)
@@ -219,22 +199,27 @@ def _cells(
     model: str,
     name: str,
     figures: dict[tuple[str, str], list[Figures]],
-    batches: dict[tuple[str, str], int],
+    batches: dict[tuple[str, str], tuple[int, Figures]],
 ) -> tuple[str, ...]:
     cells = []
     for field in ("allocated", "resident"):
         bytes_taken = _median(figures[model, name], field)
         policy = _median(figures[model, _POLICY], field)
         cells += [f"{bytes_taken / _MEGA:.0f}", f"{bytes_taken / policy:.2f}"]
-    largest = batches[model, name]
-    ratio = largest / max(batches[model, "float32"], 1)
+    largest, there = batches[model, name]
+    ratio = largest / max(batches[model, "float32"][0], 1)
     return (
         entry(model).title,
         variant(name).title if name != _OURS else "tf-amp",
         *cells,
         str(largest),
         f"{ratio:.2f}",
+        f"{_rate(largest, there):.3g}",
     )
+
+
+def _rate(batch: int, figures: Figures) -> float:
+    return batch / figures.seconds
 
 
 def _conclusions(
@@ -247,6 +232,15 @@ def _conclusions(
         )
         words = "at most" if ours <= _AIM * policy else "more than"
         yield f"- {entry(model).title}: {words} {_AIM} times what Keras' policy takes."
+        pairs = [
+            [_median(figures[model, name], field) for name in (_SAVING, _OURS)]
+            for field in ("allocated", "seconds")
+        ]
+        less, longer = (saving / ours for saving, ours in pairs)
+        yield (
+            f"- {entry(model).title}: where memory is saved, tensors take {less:.2f} "
+            f"times as much, and a step {longer:.2f} times as long."
+        )
 
 
 def _median(rounds: Sequence[Figures], field: str) -> float:

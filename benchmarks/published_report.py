@@ -28,7 +28,7 @@ _LEGEND = (
     "V100, predicted with the shipped profile for graphs built here with the published "
     "batch sizes, planned by the lists of TensorFlow 1.15, which the published figures "
     "were obtained with; items/s: predicted (published). *tf-amp's own plan*: the "
-    "same prediction for what tf-amp would convert, with its rewrites beside types; "
+    "same prediction for what tf-amp would convert, with its fusions; "
     "*its rewrites*: how many of them it finds. With an asterisk: obtained with "
     "XLA, whose fusion is estimated; without one, cuDNN turns images around for tensor "
     "cores, which is counted. No rate of the profile was fitted to a row: that kernels "
@@ -109,10 +109,10 @@ def markdown(found: Sequence[Comparison]) -> str:
 
 
 def _rewrites(found: Sequence[Comparison]) -> str:
-    """Say in how many graphs there is something to rewrite beside types."""
+    """Say in how many graphs there is something to fuse."""
     some = sum(each.rewrites > 0 for each in found)
     return (
-        f"Rewrites beside types are found in {some} of {len(found)} graphs: programs "
+        f"Fusions are found in {some} of {len(found)} graphs: programs "
         "for TensorFlow 1.15 call the kernels of batch normalization and of optimizer "
         "steps, which rewrites put in place of what Keras 3 writes. Those that are "
         "applied while a program is traced are in no column: these graphs call none "

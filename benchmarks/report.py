@@ -7,6 +7,7 @@ from benchmarks.catalog import VARIANTS, Variant, entry, variant
 from benchmarks.machine import Machine
 from tf_amp.tools.bench.job import FLOAT32
 from tf_amp.tools.bench.record import BenchRow
+from tf_amp.tools.bench.rendering import change_of
 
 # What the best other variant may be ahead before it counts, by 16-bit units.
 _NOISE = {True: 1.04, False: 1.03}
@@ -21,11 +22,11 @@ _LEGEND = (
     "and highest ratio of one round. A round begins with empty caches, on which one "
     "process of tf-amp compares its steps, and the next one is timed. *rounds*: of a "
     "row; in square brackets those of a cell that has others. *fused float32*: "
-    "the rewrites beside types alone, *float16*: tf-amp in that type, each in turns "
-    "with a float32 of its own. *no-op*: the executed graph holds no 16-bit operation. "
-    "*against best*: time of tf-amp over "
-    "that of the fastest of float32, the Keras policy and TensorFlow's pass; -: one of "
-    "them was not run."
+    "the fusions alone, *float16*: tf-amp in that type, each in turns "
+    "with a float32 of its own. *no-op*: the graph that ran was float32's. *changed*: "
+    "it was another one, without 16-bit operations. *against best*: time of tf-amp "
+    "over that of the fastest of float32, the Keras policy and TensorFlow's pass; -: "
+    "one of them was not run."
 )
 
 
@@ -49,7 +50,7 @@ def _line(bench: Bench, peers: Iterable[Variant]) -> tuple[str, ...]:
         entry(bench.model).title,
         bench.mode,
         str(base.rounds if base else 0),
-        _milliseconds(base.step_seconds if base else None),
+        milliseconds(base.step_seconds if base else None),
         *(_cell(bench, bench.row(each.name)) for each in peers),
         f"{best:.2f}" if best is not None else "-",
     )
@@ -58,17 +59,18 @@ def _line(bench: Bench, peers: Iterable[Variant]) -> tuple[str, ...]:
 def _cell(bench: Bench, row: BenchRow | None) -> str:
     if row is None or row.step_seconds is None:
         return "failed" if row and row.failure else "-"
-    is_no_op = row.is_no_op and row.method != _IN_FLOAT32
-    remark = " no-op" * is_no_op + " WRONG" * bench.is_wrong(row)
+    change = change_of(row) if row.method != _IN_FLOAT32 else ""
+    remark = (change and f" {change}") + " WRONG" * bench.is_wrong(row)
     if row.speed_up is None:
-        return f"{_milliseconds(row.step_seconds)} ms{remark}"
+        return f"{milliseconds(row.step_seconds)} ms{remark}"
     spread = f"({row.speed_up.lowest:.2f}-{row.speed_up.highest:.2f})"
     base = bench.row(FLOAT32)
     rounds = f" [{row.rounds}]" * (base is not None and row.rounds != base.rounds)
     return f"{row.speed_up.median:.2f} {spread}{rounds}{remark}"
 
 
-def _milliseconds(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """Return seconds as a number of milliseconds, three digits or more."""
     if seconds is None:
         return "-"
     return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"

@@ -13,6 +13,7 @@ from benchmarks.context import Context, context_of
 from benchmarks.machine import Machine, gpus
 from benchmarks.report import markdown
 from tf_amp.report.codec import from_plain
+from tf_amp.report.files import write_whole
 from tf_amp.tools.bench.journal import Sample
 
 # Figures of machines with GPUs stand by themselves.
@@ -23,16 +24,18 @@ RAW = HERE / "raw"
 COMPARED, BESIDE = "models", "models_beside"
 # Sections that keep their table as they print it, in the order of the page.
 _TABLES = {
+    "gpu": "Training steps of a GPU's size",
     "prediction": "Predicted against measured",
     "first_step": "The first step",
     "first_steps": "The first steps, while they are compared",
     "gradients": "Gradients of the first step",
     "memory": "Memory of training steps",
+    "live_sets": "Memory, predicted against measured",
     "published": "Predicted for a V100 against published",
     "all_reduce": "Gradients between replicas",
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
-    "fusions": "Rewrites beside types",
+    "fusions": "Fusions",
     "kept_weights": "Weights kept between calls",
     "block_sparse": "Block-sparse products",
     "rows": "Layers of transformers in other forms",
@@ -42,6 +45,7 @@ _TABLES = {
     "xla": "Steps compiled by XLA",
     "convert": "Converting a stored model",
     "serving": "Latency of exported models",
+    "peers": "Beside PyTorch",
     "loss_scaling": "What loss scaling adds to a step",
     "detector": "A detector in float16",
     "callbacks": "What the callbacks add to a step",
@@ -137,6 +141,15 @@ def keep_table(
     _keep(name, {"samples": rounded, "markdown": markdown}, context, folder)
 
 
+def kept_table(name: str, folder: Path = RAW) -> tuple[Any, Context] | None:
+    """Return the samples of a section, and where they are from; None without them."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text())
+    return kept["samples"], _context(kept["context"])
+
+
 def write_results(path: Path = RESULTS, folder: Path = RAW) -> None:
     """Write the results from the raw figures at hand."""
     path.write_text("\n".join((_TITLE, *_sections(folder))))
@@ -168,7 +181,8 @@ def _sections(folder: Path) -> Iterator[str]:
 def _keep(name: str, fields: Mapping[str, Any], context: Context, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     kept = {**fields, "context": dataclasses.asdict(context)}
-    (folder / f"{name}.json").write_text(json.dumps(kept))
+    # A run that is ended meanwhile goes on from what was there before.
+    write_whole(folder / f"{name}.json", json.dumps(kept).encode())
 
 
 def _context(kept: Mapping[str, Any]) -> Context:

@@ -19,15 +19,8 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
 from tf_amp.calibrate.cases import Sizes, all_cases, points_of
-from tf_amp.calibrate.profile import (
-    Rounds,
-    Turns,
-    call_seconds,
-    classes_from,
-    measure_into,
-    medians_of,
-    roofline_from,
-)
+from tf_amp.calibrate.profile import call_seconds, classes_from, roofline_from
+from tf_amp.calibrate.readings import Rounds, Turns, measure_into, medians_of
 from tf_amp.config.devices import cpu_key
 
 _FOLDER = Path("grappler_pass/costs/profiles")

@@ -63,12 +63,13 @@ def caption(folder: Path = RAW) -> str:
         1 / each.against_best for each in benches if each.against_best
     )
     text = (
-        f"The machine has {_machine(context)}. The median of float32 timed against "
-        f"itself varies from {min(noise):.2f} to {max(noise):.2f}. In the geometric "
-        f"mean, tf-amp is {mean_over_peers(benches):.2f} times as fast as the faster "
-        f"of the other two methods, and {best:.2f} times as fast as the fastest of "
-        "these two and float32. Fusions alone, in float32, are "
-        f"{geometric_mean(fused):.2f} times as fast as plain float32."
+        f"They were measured on {_machine(context)}. As a geometric mean over the "
+        f"models, tf-amp is {mean_over_peers(benches):.2f} times as fast as the faster "
+        "of Keras' policy and TensorFlow's pass. It is "
+        f"{best:.2f} times as fast as the fastest of plain float32 and these two. "
+        f"Fusions alone make float32 {geometric_mean(fused):.2f} times as fast. "
+        f"Float32 timed against itself varies from {min(noise):.2f} to "
+        f"{max(noise):.2f}, so a smaller difference says nothing."
     )
     return textwrap.fill(text, _COLUMNS, break_on_hyphens=False)
 

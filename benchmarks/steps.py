@@ -19,6 +19,7 @@ _SEED = 7
 _OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "sgd": lambda: keras.optimizers.SGD(1e-2),
     "adam": lambda: keras.optimizers.Adam(1e-3),
+    "adam_1e-4": lambda: keras.optimizers.Adam(1e-4),
     "momentum": lambda: keras.optimizers.SGD(1e-2, momentum=0.9),
     "nesterov": lambda: keras.optimizers.SGD(1e-2, momentum=0.9, nesterov=True),
     "adamw": lambda: keras.optimizers.AdamW(1e-3),
@@ -54,12 +55,20 @@ def __getattr__(name: str) -> Callable[[int, str], Step]:
     return make_step
 
 
-def build_model(entry: Entry) -> keras.Model:
-    """Return the compiled model of ``entry``; its weights are always the same."""
+def build_model(entry: Entry, *, scales_loss: bool = False) -> keras.Model:
+    """Return the compiled model of ``entry``; its weights are always the same.
+
+    Args:
+      entry: of the catalog.
+      scales_loss: whether Keras is to scale its loss. It does so by itself under the
+        policy mixed_float16.
+    """
     keras.utils.set_random_seed(_SEED)
     module = importlib.import_module(entry.module_name)
-    model = module.build()
+    model = module.build(**entry.sizes)
     optimizer = _OPTIMIZERS[entry.optimizer]()
+    if scales_loss:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     model.compile(optimizer, loss=module.loss(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     return model
@@ -85,7 +94,8 @@ def step_of(
 def sample_of(entry: Entry, mode: str) -> tuple[Any, Any]:
     """Return the inputs and wanted outputs of one batch, always the same."""
     module = importlib.import_module(entry.module_name)
-    sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
+    rng = np.random.default_rng(_SEED)
+    sample = module.sample(rng, entry.batch(mode), **entry.sizes)
     inputs, targets = tf.nest.map_structure(tf.constant, sample)
     return inputs, targets
 

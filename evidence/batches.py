@@ -48,7 +48,8 @@ def command(model: str, rounds: int) -> list[str]:
     words = f"evidence.batch_steps:{model} --step-seconds 1 --rounds {rounds}".split()
     outputs = f"--json {FOLDER / model}.json --png {_chart(model)}".split()
     launcher = str(pathlib.Path(sys.executable).with_name("tf-amp"))
-    return [launcher, "bench", *words, "--batches", BATCHES[model][1], *outputs]
+    which = ("--methods", "all", "--batches", BATCHES[model][1])
+    return [launcher, "bench", *words, *which, *outputs]
 
 
 def section() -> str:

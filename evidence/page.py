@@ -62,8 +62,8 @@ This was fixed before the first run, alike for all families and methods:
   Of {COMPARISONS} comparisons some would have p < {LEVEL} by chance. *corrected*
   is p after Holm's method for all {COMPARISONS}: under {LEVEL}, a difference counts.
 
-Earlier runs had other sizes and unequal numbers of seeds; this page replaces them. p
-was smallest there with the GAN under TensorFlow's pass (0.04, 3 seeds) and detection
+This page replaces earlier runs, which had other sizes and unequal numbers of seeds.
+There p was smallest with the GAN under TensorFlow's pass (0.04, 3 seeds) and detection
 under tf-amp in bfloat16 (0.04 from 5 seeds, 0.06 from 10). None of these would have
 passed the correction.
 

@@ -1,9 +1,9 @@
 """Three programs for `tf-amp bench`: a script, a function, and a SavedModel.
 
-tf-amp bench examples/benched.py --batches 16,64
-tf-amp bench examples.benched:unet --batches 4,16
+tf-amp bench examples/benched.py --methods all --batches 16,64
+tf-amp bench examples.benched:unet --methods all --batches 4,16
 python -m examples.benched export mobilenet
-tf-amp bench mobilenet --batches 4,16
+tf-amp bench mobilenet --methods all --batches 4,16
 """
 
 import os

@@ -10,10 +10,14 @@ import math
 
 import keras
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from tf_amp.block_sparse import BlockSparseDense, butterfly_layout
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 SIZE = 16
 UNITS = 512

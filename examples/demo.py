@@ -36,6 +36,8 @@ from tf_amp import Plan
 SEED = 7
 PRECISIONS = ("float32", "mixed")
 UNTIMED_STEPS = 5
+# Layers that are listed.
+TOP = 8
 
 
 @dataclass(frozen=True)
@@ -155,16 +157,33 @@ def add_results(table: Table, task: Task, runners: dict[str, Runner]) -> None:
 
 
 def print_plans(console: Console, plans: tuple[Plan, ...]) -> None:
-    """Print a line per rewritten graph, then the most valuable decisions of one."""
+    """Say of each rewritten graph what was done, then list the layers of one."""
     if not plans:
         console.print("16 bits gain nothing here: no graph was rewritten.")
         return
-    console.rule(f"{len(plans)} graphs rewritten")
+    console.rule(f"What tf-amp did to {len(plans)} graphs")
     for plan in plans:
-        console.print(plan.summary(), highlight=False, markup=False)
-    best = max(plans, key=lambda plan: plan.seconds_before - plan.seconds_after)
-    console.rule(f"The ten most valuable decisions in {best.graph}")
-    console.print(best.top(10), highlight=False)
+        console.print(f"- {plan.summary()}", highlight=False, markup=False)
+    best = max(plans, key=lambda plan: plan.seconds_before)
+    console.rule(f"The {TOP} layers of {best.graph} that take longest")
+    console.print(layer_table(best))
+
+
+def layer_table(plan: Plan) -> Table:
+    """Return a table of the slowest layers: their time, and how much is in 16 bits."""
+    table = Table(box=SIMPLE)
+    table.add_column("layer, forward and backward", overflow="ellipsis", max_width=34)
+    for name in ("float32 ms", "mixed ms", f"in {plan.low_dtype}"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in plan.by_layer()[:TOP]:
+        share = layer.low_seconds / layer.seconds if layer.seconds else 0.0
+        times = (layer.seconds_float32, layer.seconds)
+        table.add_row(
+            layer.name or "(in no layer)",
+            *(f"{seconds * 1e3:.2f}" for seconds in times),
+            f"{share:.0%} of the time",
+        )
+    return table
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -190,8 +209,8 @@ def main() -> None:
     for task in (tasks[name]() for name in arguments.tasks):
         add_results(table, task, train(task, console))
     print_plans(console, tf_amp.plans())
-    console.print(table)
     console.print(f"Everything took {time.perf_counter() - start:.0f} seconds.")
+    console.print(table)
 
 
 if __name__ == "__main__":

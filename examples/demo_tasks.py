@@ -15,8 +15,12 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 layers = keras.layers
 Batch = tuple[tf.Tensor, tf.Tensor]

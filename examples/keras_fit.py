@@ -7,8 +7,12 @@ Nothing in this file knows about mixed precision. Switch it on from outside:
 
 import keras
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 
 def load_data() -> list[np.ndarray]:

@@ -10,8 +10,12 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 
 def main() -> None:

@@ -8,10 +8,14 @@ A loss scale is a specification and three functions of its state: `scale`, `unsc
 
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import tf_amp
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 
 class Patient(tf_amp.LossScale):

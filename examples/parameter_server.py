@@ -18,8 +18,12 @@ from collections.abc import Iterator
 import local_job
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 WIDTHS = (64, 256, 256, 10)
 LEARNING_RATE = 0.1

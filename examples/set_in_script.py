@@ -9,8 +9,12 @@ import os
 
 import keras
 import tensorflow as tf
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("This example needs scikit-learn: pip install '.[demo]'") from None
 
 os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
 

@@ -15,25 +15,31 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.costs.model import compiled_models
 from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.eligibility.rules import constrain
 from grappler_pass.errors import StageError
 from grappler_pass.fusions import kept_weights
-from grappler_pass.fusions.stage import fuse, keep_weights
+from grappler_pass.fusions.stage import fuse, keep_weights, share_scalars
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.planning import coloring
 from grappler_pass.planning.coloring import color_slots
+from grappler_pass.planning.compiled_prices import KernelPricer, pricer_of_compiled
 from grappler_pass.planning.decisions import keep, plan_from_draft, recall, tried
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
 from grappler_pass.planning.draft import plan_casts
+from grappler_pass.planning.guessed_shapes import fill_shapes
+from grappler_pass.planning.late_casts import with_late_casts
+from grappler_pass.planning.live_set import predict_live_sets
 from grappler_pass.planning.plan import Plan
-from grappler_pass.planning.prices import FusingPricer, Pricer, fill_shapes
+from grappler_pass.planning.prices import Pricer, started_ops
 from grappler_pass.rewriting.apply import apply, is_rewritten
 from grappler_pass.rewriting.layouts import lay_out
+from grappler_pass.rewriting.recomputation import recompute
 from grappler_pass.rewriting.verify import verify_rewrite
 
 
@@ -57,6 +63,13 @@ Observer = Callable[[str, Draft, float], None]
 def _view(draft: Draft) -> Draft:
     view = draft.view_of(draft.graph_def)
     return dataclasses.replace(draft, view=view, given=draft.graph_def)
+
+
+def _share(draft: Draft) -> Draft:
+    shared = share_scalars(draft)
+    if shared.given is not draft.given:
+        verify_rewrite(draft.given, shared.given, draft.item)
+    return shared
 
 
 def _shape(draft: Draft) -> Draft:
@@ -92,14 +105,21 @@ def _price(draft: Draft) -> Draft:
     settings = draft.settings
     reads = VariableReads.from_view(draft.view)
     kept = kept_weights.weights_of(draft.view, settings)
-    pricer = (FusingPricer if settings.fuses else Pricer)(
+    home = settings.home.device_type if settings.home else "CPU"
+    compiled = pricer_of_compiled(settings.models, home)
+    devices = {
+        kind: model.of_device if model.profile.roofline.dispatch_seconds else model
+        for kind, model in settings.models.items()
+    }
+    pricer = (compiled if settings.fuses else Pricer)(
         draft.view,
         draft.slots,
         draft.shapes,
-        settings.models,
+        devices,
         settings.low_dtype,
         reads,
         kept,
+        settings.models,
     )
     prices = pricer.prices(draft.constraints.eligible)
     return dataclasses.replace(draft, reads=reads, kept=kept, prices=prices)
@@ -114,11 +134,41 @@ def _check(draft: Draft) -> Draft:
     return draft
 
 
+def _host_bound(draft: Draft) -> str:
+    """Say so where a GPU's host bounds what 16 bits gain, and what XLA would take."""
+    if draft.prices is None or not draft.is_host_bound:
+        return ""
+    models = compiled_models(draft.settings.models)
+    low_dtype = draft.settings.low_dtype
+    compiled = KernelPricer(
+        draft.view, draft.slots, draft.shapes, models, low_dtype, draft.reads
+    )
+    prices = compiled.prices([False] * len(draft.slots.slots))
+    host, float32, low, at_most = (
+        f"{1e3 * seconds:.3g} ms"
+        for seconds in (
+            draft.prices.host,
+            sum(draft.prices.float32),
+            draft.least_device_seconds,
+            sum(prices.float32),
+        )
+    )
+    return (
+        f"the host takes {host} to start the operations, which the GPU runs in "
+        f"{float32} in float32 and in {low} with {low_dtype}; compiled by XLA "
+        f"(jit_compile=True) a step is expected to take at most {at_most}; "
+        "another way is TF_AMP_COMPILE=clusters (docs/compile.md)"
+    )
+
+
 def _plan(draft: Draft) -> Draft:
-    draft = dataclasses.replace(draft, casts=plan_casts(draft))
+    casts = plan_casts(draft)
+    if not draft.settings.fuses:
+        casts = with_late_casts(draft.view, casts)
+    draft = dataclasses.replace(draft, casts=casts)
     plan = plan_from_draft(draft)
-    unchecked = coloring.unchecked(draft)
-    plan = dataclasses.replace(plan, unchecked=unchecked)
+    unchecked, bound = coloring.unchecked(draft), _host_bound(draft)
+    plan = dataclasses.replace(plan, unchecked=unchecked, host_bound=bound)
     return dataclasses.replace(draft, plan=plan)
 
 
@@ -130,6 +180,7 @@ def _verify(draft: Draft) -> Draft:
 
 PLANNING = (
     ("view", _view),
+    ("share scalars", _share),
     ("shape", _shape),
     ("fuse", fuse),
     ("constrain", constrained),
@@ -144,12 +195,14 @@ STAGES = (
     ("rewrite", apply),
     ("lay out", lay_out),
     ("keep weights", keep_weights),
+    ("recompute", recompute),
     ("verify", _verify),
+    ("predict memory", predict_live_sets),
     ("try", tried),
     ("keep", keep),
 )
 # What follows from the graph alone if nothing is fused, and what depends on prices.
-_UNPRICED, _PRICED = STAGES[:4], STAGES[4:]
+_UNPRICED, _PRICED = STAGES[:5], STAGES[5:]
 
 
 def optimize(
@@ -180,7 +233,7 @@ def optimize(
     if is_rewritten(graph_def):
         return Rewrite(graph_def, None, changed=False)
     draft = Draft(graph_def, item, settings, shapes, name)
-    return _rewrite_from(_run(STAGES, draft, observer))
+    return _rewrite_from(graph_def, _run(STAGES, draft, observer))
 
 
 def optimize_at_each(
@@ -203,11 +256,11 @@ def optimize_at_each(
     unfused = dataclasses.replace(settings[0], fusions=())
     shared = _run(_UNPRICED, Draft(graph_def, item, unfused, shapes, name), None)
     drafts = (dataclasses.replace(shared, settings=each) for each in settings)
-    return [_rewrite_from(_run(_PRICED, draft, None)) for draft in drafts]
+    return [_rewrite_from(graph_def, _run(_PRICED, d, None)) for d in drafts]
 
 
-def _rewrite_from(draft: Draft) -> Rewrite:
-    changed = draft.rewritten is not draft.given
+def _rewrite_from(arrived: GraphDef, draft: Draft) -> Rewrite:
+    changed = draft.rewritten is not arrived
     return Rewrite(draft.rewritten, draft.plan, changed)
 
 
@@ -226,7 +279,16 @@ def draft_graph(
     """
     draft = Draft(graph_def, item, settings, shapes, name, is_shown=True)
     # Without own steps nothing after planning can change the plan.
-    return _run(PLANNING if settings.own_steps is None else STAGES, draft, None)
+    stages = PLANNING if settings.own_steps is None else STAGES
+    draft = _run(stages, draft, None)
+    if settings.fuses:
+        # XLA starts all that it compiles as one, and does not hold what it fuses.
+        return draft
+    final = predict_live_sets(recompute(apply(draft))) if stages is PLANNING else draft
+    graphs = graph_def, final.rewritten
+    before, after = (started_ops(draft.view_of(graph)) for graph in graphs)
+    plan = dataclasses.replace(final.plan, started_before=before, started_after=after)
+    return dataclasses.replace(draft, plan=plan)
 
 
 def _run(

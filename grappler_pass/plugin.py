@@ -204,11 +204,18 @@ def shim_path(device_type: str) -> pathlib.Path:
 def _load_shim(device_type: str) -> ctypes.CDLL:
     path = shim_path(device_type)
     if not path.is_file():
-        raise ShimError(
-            f"The compiled shim {path} is missing. In your copy of the repository run "
-            "`pip install --force-reinstall --no-deps .`, or `pip install -e .` again "
-            "if it is used from there."
+        remedy = (
+            "In your copy of the repository run `pip install --force-reinstall "
+            "--no-deps .`."
         )
+        root = path.parent.parent
+        if (root / "pyproject.toml").is_file():
+            # Python looks for modules where a script is, before what is installed.
+            remedy = (
+                f"{root} has the sources of tf-amp: move your script to another "
+                "folder, or run `pip install -e .` there."
+            )
+        raise ShimError(f"The compiled shim {path} is missing. {remedy}")
     # TensorFlow would abort beside another installation's shim.
     mapped = ""
     with contextlib.suppress(OSError):

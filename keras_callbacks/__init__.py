@@ -32,16 +32,18 @@ __all__ = [
     "mirrored_strategy",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "AutoMixedPrecision": ".auto_mixed_precision",
-        "GradientHealthMonitor": ".gradient_health_monitor",
-        "LossScaleMonitor": ".loss_scale_monitor",
-        "PrecisionReport": ".precision_report",
-        "StepTimeMonitor": ".step_time_monitor",
-        "mirrored_strategy": ".mirrored",
-    },
-)
+# So that type checkers refuse a name that is not there.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "AutoMixedPrecision": ".auto_mixed_precision",
+            "GradientHealthMonitor": ".gradient_health_monitor",
+            "LossScaleMonitor": ".loss_scale_monitor",
+            "PrecisionReport": ".precision_report",
+            "StepTimeMonitor": ".step_time_monitor",
+            "mirrored_strategy": ".mirrored",
+        },
+    )
 
 model_scopes.install()

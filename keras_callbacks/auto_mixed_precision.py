@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.planning.plan import Cause
+from grappler_pass.planning.plan import Cause, Plan, planned_nodes
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Callback, Logs, check_one_of
 from keras_callbacks.loss_scale_monitor import (
@@ -26,11 +26,14 @@ from keras_callbacks.loss_scale_monitor import (
     scales_losses,
 )
 from keras_callbacks.step_time_monitor import Comparison
-from keras_callbacks.summaries import PlanWatch, Summaries, WatchedPlan, writes
-from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from keras_callbacks.summaries import ROWS, PlanWatch, Summaries, WatchedPlan, writes
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig, LowDtype, OptLevel
 from tf_amp.config.devices import loss_scale_for
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.words import LossScaleWord
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
+from tf_amp.report.plans import layers_in_markdown
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
 from tf_amp.tracing import stack as scope_stack
@@ -68,8 +71,8 @@ def paragraph(
     if not sentences:
         sentences = ["No graph with a matrix product or a convolution was optimized."]
     not_measured = (
-        "The gain was not measured: StepTimeMonitor(compare=10) beside this callback "
-        "does."
+        "The gain was not measured. StepTimeMonitor(compare=10), given as well, "
+        "measures it."
     )
     sentences.append(f"Measured: {comparison}." if comparison else not_measured)
     steps = f"{scale.skipped_here or 'no'} step{'' if scale.skipped_here == 1 else 's'}"
@@ -89,20 +92,26 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     # A batch of another size, or a metric, may have a graph of its own.
     largest = max(plans, key=lambda watched: watched.plan.seconds_before)
     plan = largest.plan
-    if not largest.is_applied:
+    # A graph that only shares scalars is applied, and stays float32.
+    if not largest.is_applied or plan.is_empty:
         causes = {row.reason.cause for row in plan.decisions}
         of_all = (cause.value for cause in _OF_WHOLE_PLANS if cause in causes)
         why = next(of_all, "no conversion was predicted to pay")
         return f"{_WHAT[role]} stays float32: {why}."
-    low = [row.seconds_float32 for row in plan.decisions if row.is_low]
+    nodes = planned_nodes(plan.decisions)
+    low = [node.seconds_float32 for node in nodes if node.main.is_low]
     # Of the predicted float32 step.
-    share = sum(low) / (sum(row.seconds_float32 for row in plan.decisions) or 1.0)
+    share = sum(low) / (sum(node.seconds_float32 for node in nodes) or 1.0)
     return (
-        f"{_WHAT[role]} has {len(low)} of {len(plan.decisions)} float type attributes "
-        f"({share:.0%} of the time) in {plan.low_dtype}; predicted "
-        f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
-        f"per {per} ({plan.speedup_text})."
+        f"{_WHAT[role]} has {len(low)} of {len(nodes)} operations ({share:.0%} of the "
+        f"time) in {plan.low_dtype}. A {per} is expected to take "
+        f"{plan.seconds_after * _MILLI:.3g} ms instead of "
+        f"{plan.seconds_float32 * _MILLI:.3g} ms ({plan.speedup_text})."
     )
+
+
+def _largest(plans: Iterable[Plan]) -> Plan:
+    return max(plans, key=lambda plan: plan.seconds_before)
 
 
 # Roles of the functions that methods run outside of `fit`.
@@ -122,10 +131,10 @@ class AutoMixedPrecision(Callback):
 
     def __init__(
         self,
-        dtype: str | None = None,
+        dtype: LowDtype | None = None,
         *,
-        loss_scale: Any = None,
-        opt_level: str | None = None,
+        loss_scale: LossScale | float | LossScaleWord | str | None = None,
+        opt_level: OptLevel | None = None,
         exclude: Iterable[Any] = (),
         validation: bool = True,
         predict: bool = False,
@@ -159,6 +168,7 @@ class AutoMixedPrecision(Callback):
         self._layer: scope_stack.Layer | None = None
         self.watch = PlanWatch()
         self._summaries = Summaries()
+        self._epoch = 0
         self._scales: ScaleReadings | None = None
         self._functions: dict[str, Any] = {}
         # Outside of `fit`, by role: the own one, its settings, and what replaces it.
@@ -222,12 +232,13 @@ class AutoMixedPrecision(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Give new plans to TensorBoard."""
+        self._epoch = epoch
         self._summaries.write_plans(self.watch.take_new(), epoch)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Put everything back, and say what was gained."""
-        self._summaries.close()
         if not self.is_active or self._scales is None:
+            self._summaries.close()
             return
         timer = self.sibling("StepTimeMonitor")
         text = paragraph(
@@ -236,6 +247,11 @@ class AutoMixedPrecision(Callback):
             getattr(timer, "comparison", None),
             step_functions.steps_per_call(self.model),
         )
+        trained = [each.plan for each in self.watch.plans if each.role == "train"]
+        layers = layers_in_markdown(_largest(trained), ROWS) if trained else ""
+        result = f"{text}\n\n{layers}"
+        self._summaries.write_text("result", result, self._epoch)
+        self._summaries.close()
         model_scopes.undo_changes(self.model)
         asked = (self.params or {}).get("verbose", 1)
         if (asked if self.verbose is None else self.verbose) and writes(self.model):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,10 +20,12 @@ import tensorflow as tf
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, check_one_of, never_raising
 from keras_callbacks.loss_scale_monitor import OwnScale, scales_losses
+from keras_callbacks.summaries import ROWS
 from tf_amp._tensorflow_private import unconverted
-from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.amp_config import LOW_DTYPES, LowDtype
 from tf_amp.config.devices import loss_scale_for, low_dtype_of
 from tf_amp.config.loss_scales.arguments import check_count
+from tf_amp.report.display import markdown_table
 from tf_amp.runtime import enabling, model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing.stack import taking_all
@@ -217,6 +220,27 @@ _LOGGED = {
 }
 
 
+def _table(health: Mapping[str, GradientHealth]) -> str:
+    """Return a table of the layers that lose most, in Markdown."""
+
+    def lost(layer: str) -> float:
+        # NaN counts as the largest.
+        share = health[layer].underflow_share + health[layer].overflow_share
+        return share if math.isfinite(share) else math.inf
+
+    titles = ("layer", "largest gradient", "underflow", "overflow")
+    rows = [
+        (
+            layer,
+            f"{health[layer].largest:.3g}",
+            f"{health[layer].underflow_share:.2%}",
+            f"{health[layer].overflow_share:.2%}",
+        )
+        for layer in sorted(health, key=lost, reverse=True)[:ROWS]
+    ]
+    return markdown_table(titles, rows, titles[1:])
+
+
 class GradientHealthMonitor(Monitor):
     """Writes what the 16-bit type would lose of the gradients into the logs.
 
@@ -233,7 +257,7 @@ class GradientHealthMonitor(Monitor):
         in gradients that are not 0; arrays [256], of exponents -127 to 128.
     """
 
-    def __init__(self, every: int = 100, *, dtype: str | None = None) -> None:
+    def __init__(self, every: int = 100, *, dtype: LowDtype | None = None) -> None:
         """Say how often gradients are looked at.
 
         Args:
@@ -309,6 +333,8 @@ class GradientHealthMonitor(Monitor):
             for name, field in _LOGGED.items()
         }
         self._summaries.write(by_layer, epoch)
+        if read:
+            self._summaries.write_text("gradients", _table(read), epoch)
         if self._statistics:
             exponents = self._statistics.read_exponents()
             for layer, counts in exponents.items():

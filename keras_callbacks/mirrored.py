@@ -31,7 +31,7 @@ from absl import logging
 
 from tf_amp._tensorflow_private import install, wrapping_unconverted
 from tf_amp._tensorflow_private import training as private
-from tf_amp.config.amp_config import checked_any_dtype
+from tf_amp.config.amp_config import Dtype, checked_any_dtype
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -385,7 +385,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
 
 def mirrored_strategy(
     devices: Sequence[str] | None = None,
-    all_reduce: str = "float32",
+    all_reduce: Dtype = "float32",
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
 ) -> MirroredStrategy:
     """Return a strategy that trains on several devices of this machine.

@@ -35,21 +35,16 @@ class Comparison(Verdict):
 
     __slots__ = ()
 
-    @property
-    def speedup(self) -> float:
-        """How many times as fast the median step is in mixed precision."""
-        return self.seconds_before / self.seconds_after
-
     def __str__(self) -> str:
-        """Return both medians, their ratio, and how far single pairs spread."""
+        """Return both medians, the median ratio of pairs, and how far these spread."""
         if len(self.pairs) < FEWEST_PAIRS:
             return f"too few steps to compare ({len(self.pairs)} pairs)"
         ratios = [float32 / mixed for float32, mixed in self.pairs]
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return (
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
-            f"ms per step ({self.speedup:.2f}x; {len(self.pairs)} pairs of steps, half "
-            f"of them {low:.2f}x to {high:.2f}x)"
+            f"ms per step ({self.ratio:.2f}x in the median of {len(self.pairs)} pairs "
+            f"of steps, half of them {low:.2f}x to {high:.2f}x)"
         )
 
 

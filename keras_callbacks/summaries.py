@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import os
 import platform
-import textwrap
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ import tensorflow as tf
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.plan import Plan
+from tf_amp.report.plans import markdown_of
 from tf_amp.rewriting import host
 
 
@@ -97,12 +97,15 @@ Scalars = Mapping[str, float | int]
 FOLDER = "precision"
 # Steps whose values are read and written together.
 STEPS_AT_ONCE = 100
-# Of a plan, those that gain most.
-_ROWS = 100
+# Of a table, those that matter most.
+ROWS = 20
 
 _lock = renewed_lock()
 # One file for all monitors of a `fit`, by Keras' callback.
 _writers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# Those that may still write to it.
+_open: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Summaries]]
+_open = weakref.WeakKeyDictionary()
 
 
 class Summaries:
@@ -123,6 +126,9 @@ class Summaries:
         self.are_wanted = bool(folder) and writes(model)
         self._folder = os.path.join(os.fspath(folder or ""), FOLDER)
         self._steps: list[tuple[int, Callable[[], Scalars]]] = []
+        if self.are_wanted:
+            with _lock:
+                _open.setdefault(tensorboard, weakref.WeakSet()).add(self)
 
     def write(self, scalars: Scalars, epoch: int) -> None:
         """Write scalars of an epoch under their names."""
@@ -162,22 +168,25 @@ class Summaries:
         self._write([(epoch, histograms)])
 
     def write_plans(self, plans: Iterable[WatchedPlan], epoch: int) -> None:
-        """Write plans as text, the best rows first."""
-        texts = [
-            _value(
-                f"plan/{watched.role or 'graph'}/{watched.plan.graph}",
-                "text",
-                # Markdown leaves alone what is indented.
-                textwrap.indent(str(watched.plan.top(_ROWS)), "    "),
-            )
-            for watched in plans
-        ]
-        self._write([(epoch, texts)] if texts else [])
+        """Write plans as tables, the best rows first, if they have times or change."""
+        for watched in plans:
+            plan = watched.plan
+            if plan.seconds_before or not plan.is_empty:
+                name = f"plan/{watched.role or 'graph'}/{plan.graph}"
+                self.write_text(name, markdown_of(plan, ROWS), epoch)
+
+    def write_text(self, name: str, markdown: str, epoch: int) -> None:
+        """Write a text in Markdown of an epoch."""
+        self._write([(epoch, [_value(name, "text", markdown)])])
 
     def close(self) -> None:
-        """Close the file, where one was opened."""
+        """Write no more; the last one to say so closes the file."""
+        if not self.are_wanted:
+            return
         with _lock:
-            writer = _writers.pop(self._tensorboard, None) if self.are_wanted else None
+            others = _open.get(self._tensorboard, weakref.WeakSet())
+            others.discard(self)
+            writer = None if others else _writers.pop(self._tensorboard, None)
         if writer is not None:
             writer.close()
 

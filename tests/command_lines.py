@@ -13,13 +13,14 @@ from tests.processes import Outcome
 # sample is made of is the same; that processes are started, ended and survived is shown
 # by `tests/tf_amp/commands/test_bench_command.py`.
 FORKING = """
-import os, sys, time, traceback
+import os, sys, tempfile, time, traceback
 from tf_amp.tools.bench import record
 from tf_amp.tools.bench.journal import Ended
 from tf_amp.tools.bench import worker
 
 def run_worker(task, environment, seconds, stop):
     begin = time.monotonic()
+    errors = tempfile.TemporaryFile("w+")
     child = os.fork()
     if not child:
         status = 1
@@ -30,13 +31,15 @@ def run_worker(task, environment, seconds, stop):
             worker.main()
             status = 0
         except BaseException:
-            traceback.print_exc()
+            traceback.print_exc(file=errors)
+            errors.flush()
         os._exit(status)
     _, status, usage = os.wait4(child, 0)
+    errors.seek(0)
     return Ended(
         status=os.waitstatus_to_exitcode(status),
         is_out_of_time=False,
-        errors="",
+        errors=errors.read(),
         peak_bytes=usage.ru_maxrss * 1024,
         begin=begin,
     )

@@ -211,6 +211,8 @@ def _run(asked: Mapping[str, Any]) -> None:
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
     module = sys.modules["__main__"] = types.ModuleType("__main__")
+    # As of `python -c`.
+    sys.argv = ["-c"]
     try:
         exec(
             compile(asked["code"], "<string>", "exec", dont_inherit=True), vars(module)

@@ -51,7 +51,7 @@ class Outcome:
       failures: one line each; empty when all is well.
       rewritten: how many of the rewritings changed the graph.
       chaotic: whether results could not be compared, only soundness.
-      rules: how often each rewrite beside types was applied.
+      rules: how often each fusion was applied.
     """
 
     seed: int

@@ -22,11 +22,10 @@ import tf_amp
 from benchmarks.capture_graphs import CapturedGraph
 from benchmarks.casts import casts_in
 from grappler_pass.costs import DeviceProfile
-from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
-from grappler_pass.graph.view import Graph
 from grappler_pass.pipeline import draft_graph, optimize
 from grappler_pass.planning.draft import Draft, Settings
 from grappler_pass.planning.plan import Plan
+from grappler_pass.planning.prices import started_ops
 from grappler_pass.rewriting.apply import apply
 from tests.golden_programs.arriving import Arriving, arriving
 from tests.golden_programs.catalog import BY_NAME, PROGRAMS
@@ -34,7 +33,7 @@ from tf_amp.config.amp_config import DEFAULT_LEVEL, LEVELS, LOW_DTYPES, AmpConfi
 from tf_amp.config.devices import profile_dtype
 from tf_amp.tools.target_device import Target
 
-# At O0 every graph stays as it is.
+# At O0 every graph stays unchanged.
 REWRITING_LEVELS = tuple(LEVELS)[1:]
 # Digits of a digest in base 16.
 _DIGITS = 10
@@ -77,8 +76,11 @@ def count_keys() -> Iterator[Key]:
 
 @functools.cache
 def profile_named(name: str) -> DeviceProfile:
-    """Return a shipped profile."""
-    return DeviceProfile.load(name)
+    """Return a shipped profile, of a GPU with a host that is never the bound.
+
+    Small programs would stay float32 otherwise.
+    """
+    return DeviceProfile.load(name).of_device()
 
 
 def graph_of(key: Key) -> Arriving:
@@ -139,17 +141,10 @@ def counts_line(key: Key) -> str:
     given = CapturedGraph(b"", draft.item.fetch, draft.item.preserve, draft.shapes)
     casts, plan = casts_in(rewritten, given), draft.plan
     return (
-        f"{_started(draft.view_of(rewritten)):.0f} ops, {casts.runs:.0f} casts, "
+        f"{started_ops(draft.view_of(rewritten)):.0f} ops, {casts.runs:.0f} casts, "
         f"{casts.megabytes:.4g} MB cast, {plan.peak_bytes_after / 2**20:.4g} MiB live, "
         f"{_milliseconds(plan)}"
     )
-
-
-def _started(view: Graph) -> float:
-    """Return how many ops a step starts; those in loops count each time."""
-    left_out = CONSTANT_OPS | INPUT_OPS
-    started = (node for node in view.nodes if node.op not in left_out)
-    return sum(view.weight(node.index) for node in started)
 
 
 _PACKAGES = (grappler_pass, keras_callbacks, tf_amp)

@@ -73,7 +73,7 @@ def pretended(gpu: Gpu, *, tf32: bool = True) -> Iterator[None]:
 
 def _look_up_again() -> None:
     type_slots.kernel_exists.cache_clear()
-    graph_settings.settings_from_config.cache_clear()
+    graph_settings.made_settings.cache_clear()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,9 +44,11 @@ def settings() -> dict[str, str]:
     """Return settings by which plans are the same in every run.
 
     What was measured on this machine, or is measured meanwhile, does not count. The
-    folder for it is removed at the end of this process.
+    folder for it is removed at the end of this process. What is said once on a machine
+    has been said.
     """
     cache = tempfile.mkdtemp(prefix="tf-amp-cache-")
+    pathlib.Path(cache, "verbose_hint_given").touch()
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     return {"TF_AMP_TUNE": "off", "TF_AMP_CACHE": cache}
 

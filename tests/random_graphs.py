@@ -73,7 +73,7 @@ def random_graph(seed: int, fuse: Iterable[str] = ()) -> Program:
 
     Args:
       seed: of all that is random.
-      fuse: rewrites beside types that layers and optimizers of Keras are traced with.
+      fuse: fusions that layers and optimizers of Keras are traced with.
     """
     rng = random.Random(seed)
     if is_of_keras(seed):
@@ -156,12 +156,12 @@ def _train_in_graph(b: Builder, forward: list[tf.Tensor]) -> list[tf.Tensor]:
 
 @contextlib.contextmanager
 def traced_with(fuse: Iterable[str]) -> Iterator[None]:
-    """Trace with some rewrites beside types; graphs are left as they are traced."""
+    """Trace with some fusions; nothing that is traced here is run here."""
     # Layers are numbered anew.
     keras.utils.clear_session()
     # What is traced here runs elsewhere: this process goes on keeping weights.
     with mock.patch.object(kept_kernels, "stop_keeping"):
-        tf_amp.enable(dtype="bfloat16", opt_level="O0", fuse=tuple(fuse) or "off")
+        tf_amp.enable(dtype="bfloat16", fuse=tuple(fuse) or "off")
         try:
             yield
         finally:

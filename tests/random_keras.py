@@ -1,4 +1,4 @@
-"""Random layers of Keras 3, as the rewrites beside types look for them.
+"""Random layers of Keras 3, as the fusions look for them.
 
 They are built outside of what is traced.
 """

@@ -254,7 +254,8 @@ def attention(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Attend with a causal mask of -1e9."""
     size = x.shape[-1]
     q, k, v = (tf.einsum("btf,fg->btg", x, b.variable(size, 8)) for _ in range(3))
-    scores = tf.matmul(q, k, transpose_b=True) * 8**-0.5
+    # As Keras writes them where it drops some.
+    scores = tf.transpose(tf.matmul(k, q, transpose_b=True), [0, 2, 1]) * 8**-0.5
     allowed = tf.linalg.band_part(tf.ones([x.shape[1]] * 2), -1, 0)
     if b.rng.random() < 0.5:
         scores += (1.0 - allowed) * -1e9

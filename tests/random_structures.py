@@ -114,8 +114,37 @@ def tensor_array_loop(b: Builder, x: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(y, x.shape) + ends(seen.stack(), axis=0)
 
 
+def recurrence(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Multiply rows of an unstacked TensorArray and a state by weights of all steps."""
+    steps, size = b.rng.choice((2, 4)), x.shape[-1]
+    rows = tf.reshape(x, [steps, x.shape[0] // steps, size])
+    # Small ones do not pay; rules are to apply to the others.
+    units = b.rng.choice((8, 128))
+    weight, recurrent = b.variable(size, units), b.variable(units, units)
+    items = tf.TensorArray(tf.float32, steps, clear_after_read=False).unstack(rows)
+    transposes = b.rng.random() < 0.3
+    flipped = tf.transpose(weight) if transposes else weight
+    last: tf.Tensor | int = steps - 1
+    if b.rng.random() < 0.3 and b.ids is not None:
+        last = tf.math.floormod(b.ids[0], steps)
+    is_masked, is_reversed = b.rng.random() < 0.3, b.rng.random() < 0.3
+
+    def body(i: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        row = items.read(last - i if is_reversed else i)
+        product = tf.matmul(row, flipped, transpose_b=transposes)
+        gates = product + tf.matmul(state, recurrent)
+        new = tf.ensure_shape(tf.tanh(gates), state.shape)
+        return i + 1, tf.where(row[:, :1] > 0.0, new, state) if is_masked else new
+
+    start = tf.zeros([rows.shape[1], units])
+    _, state = tf.while_loop(lambda i, _: i <= last, body, [tf.constant(0), start])
+    return tf.tile(tf.ensure_shape(state, start.shape), [steps, 1])
+
+
 def unstacked_inputs_loop(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Read the rows of an unstacked TensorArray, as Keras' recurrent layers do."""
+    if b.rng.random() < 0.7:
+        return recurrence(b, x)
     weight, size = b.variable(x.shape[-1], 8), x.shape[-1]
     rows = tf.TensorArray(tf.float32, size=x.shape[0]).unstack(x)
     outputs = tf.TensorArray(tf.float32, size=x.shape[0])

@@ -59,6 +59,11 @@ class LargePrices:
         """The device."""
         return self.model.profile
 
+    @property
+    def of_device(self) -> LargePrices:
+        """The prices of the device alone, however fast its host starts ops."""
+        return LargePrices(self.model.of_device)
+
     def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of the large call."""
         inputs = tuple(

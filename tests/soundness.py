@@ -104,8 +104,11 @@ def _assert_controls_kept(
     """A node, or the first of the parts it was split into, waits for what it did."""
     _, had = split_inputs(was)
     waits_for, parts = set(split_inputs(node)[1]), [node]
+    # New nodes may go round in a loop.
+    seen: set[str] = set()
     while parts:
-        sources = [name for name, _ in split_inputs(parts.pop())[0]]
+        sources = {name for name, _ in split_inputs(parts.pop())[0]} - seen
+        seen |= sources
         made = [new[s] for s in sources if s not in old]
         # A cast between two parts is one; of what the node reads, none.
         own = f"{node.name}/"

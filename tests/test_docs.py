@@ -7,10 +7,12 @@ parser.
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
 import shutil
 import textwrap
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.command_lines import run_line
 from tests.forking import run_forked, run_forked_command
 from tests.processes import ROOT, Outcome
 from tf_amp.commands import cli
+from tf_amp.commands._shared import NOTHING
 
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.M | re.S)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
@@ -74,21 +77,26 @@ GIVEN = {
         dataset = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 1))))
     """,
     "quickstart.md": "",
+    "trackers.md": "",
     "report.md": "",
     "verify.md": "",
     "xla.md": "",
 }
 
 
+# What a page's blocks import that `.[test]` does not bring.
+NEEDED = {"trackers.md": ("mlflow", "wandb")}
+
+
 def test_commands_on_pages_exist_with_their_options() -> None:
     parser = cli._parser()
     (choices,) = [a.choices for a in parser._actions if isinstance(a.choices, dict)]
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     seen = 0
     for page in pages:
         text = page.read_text()
-        blocks = "".join(block for _, block in BLOCK.findall(text))
-        mentioned = LINES.findall(blocks) + INLINE.findall(BLOCK.sub("", text))
+        typed = "\n".join(line for _, line in typed_lines(text))
+        mentioned = LINES.findall(typed) + INLINE.findall(BLOCK.sub("", text))
         for line in mentioned:
             own = line.partition(" -- ")[0].partition("#")[0]
             name = own.split()[1]
@@ -110,6 +118,9 @@ def test_every_page_with_python_is_run() -> None:
 def test_the_blocks_of_a_page_run_and_print_what_it_says(
     name: str, tmp_path: pathlib.Path
 ) -> None:
+    for module in NEEDED.get(name, ()):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed; make test-long brings it")
     blocks = PYTHON.findall((ROOT / "docs" / name).read_text())
     assert blocks
     given = "import tensorflow as tf, tf_amp\n" + textwrap.dedent(GIVEN[name])
@@ -135,9 +146,10 @@ FAILS = {
     "tf-amp verify train.py --dtype float16 --opt-level O2 --bisect": 1,
     "tf-amp verify model --data bad.npz": 2,
 }
-# Said to take hours, or minutes in which they, or their like, are tested elsewhere.
+# Said to take hours, or minutes in which they, or their like, are tested elsewhere; and
+# what makes the environment that they run in.
 LEFT_OUT = re.compile(
-    r"python -m tests.(yardstick|kernels)|.*python examples/"
+    r"python -m (tests.(yardstick|kernels)|venv)|.*python examples/"
     r"|tf-amp bench (scorer|train.py$)"
 )
 
@@ -165,16 +177,19 @@ for folder in ("FOLDER", "EARLIER"):
 """
 
 
+def typed_lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of blocks with their language, but for what is printed."""
+    for language, block in BLOCK.findall(text):
+        for line in block.splitlines():
+            if language != "text" or line.startswith("$"):
+                yield language, line
+
+
 def commands_of(page: pathlib.Path) -> list[str]:
     """Return the commands of a page that run here."""
-    blocks = BLOCK.findall(page.read_text())
-    lines = [
-        line
-        for language, block in blocks
-        if language != "python"
-        for line in block.splitlines()
-    ]
-    found = [match[1] for line in lines if (match := COMMAND.match(line))]
+    lines = typed_lines(page.read_text())
+    shell = [line for language, line in lines if language != "python"]
+    found = [match[1] for line in shell if (match := COMMAND.match(line))]
     plain = [re.sub(r"\[.*?\]|(?<=\w)\|[\w|:]+|\.\.\.", "", each) for each in found]
     plain = [each.replace(" SCRIPT", " train.py") for each in plain]
     plain = [re.sub(r"(--batches \d+)[\d,]+", r"\1", each) for each in plain]
@@ -222,8 +237,9 @@ def test_commands_run_in_order(
         (folder / "train.py").write_text(example[1])
     for command in COMMANDS[page]:
         done = outcome_of(command, folder)
-        expected = FAILS.get(command, 0)
-        assert done.code == expected, f"{command}\n{done.out}\n{done.err}"
+        # A CPU without 16-bit units, or small steps, leave nothing to verify.
+        codes = (FAILS.get(command, 0), *([NOTHING] if "verify" in command else []))
+        assert done.code in codes, f"{command}\n{done.out}\n{done.err}"
 
 
 def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
@@ -232,4 +248,5 @@ def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
     for name, less in BRIEFLY.items():
         if f"tf-amp {name} " in f"{own} ":
             own = f"{own} {less}"
+    own = re.sub(r"(?<=--largest-batch )\d+", "3", own)
     return run_line(own + dashes + of_script, folder)

@@ -1,4 +1,4 @@
-"""What the rewrites beside types take for granted of networks that come with Keras."""
+"""What the fusions take for granted of networks that come with Keras."""
 
 from __future__ import annotations
 

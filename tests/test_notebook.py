@@ -37,6 +37,6 @@ def test_cells_end_with_tables_and_lists_have_a_line_for_each(
     pages = [data["text/html"] for data in results if "text/html" in data]
     assert len(pages) == len(results) - 1 == 5
     assert all("<table>" in page and "</td>" in page for page in pages)
-    assert "MatMul 4096x1024</td>" in pages[0]
+    assert "MatMul 4096x1024 matmul</td>" in pages[0]
     listed = next(data["text/plain"] for data in results if "text/html" not in data)
     assert [line[1:15] for line in listed.splitlines()] == ["<Plan classify"] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import shutil
 import sys
 import zipfile
@@ -43,7 +42,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize(
+    "machine", ["x86_64", pytest.param("aarch64", marks=pytest.mark.long)]
+)
 def test_the_wheel_is_for_any_python_and_holds_all_it_needs(machine: str) -> None:
     # What else may be asked of the system was looked at when it was built.
     wheel = built_wheel(machine)
@@ -63,23 +64,18 @@ def test_the_wheel_is_for_any_python_and_holds_all_it_needs(machine: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "env", "printed"),
+    ("arguments", "env"),
     [
-        (["train.py"], {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}, "mixed"),
-        (["train.py", "late"], {}, "mixed"),
-        (
-            ["-m", "train"],
-            {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"},
-            "mixed",
-        ),
+        (["train.py", "late"], {}),
+        (["-m", "train"], {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}),
     ],
 )
 def test_a_script_elsewhere_runs_in_mixed_precision_when_told(
-    installed: Environment, arguments: list[str], env: dict[str, str], printed: str
+    installed: Environment, arguments: list[str], env: dict[str, str]
 ) -> None:
     command = [str(installed.python), *arguments]
     ended = run(command, env={**ALWAYS, **env}, cwd=installed.folder)
-    assert ended.lines() == [printed]
+    assert ended.lines() == ["mixed"]
 
 
 def test_the_command_runs_a_script_in_mixed_precision(installed: Environment) -> None:
@@ -88,11 +84,10 @@ def test_the_command_runs_a_script_in_mixed_precision(installed: Environment) ->
     assert ended.lines()[-1] == "mixed"
 
 
-def test_the_quickstart_runs_where_there_is_no_compiler(installed: Environment) -> None:
-    script = ROOT / "examples" / "quickstart.py"
-    command = [str(installed.python), str(script)]
-    said = run(command, env={**ALWAYS, "PATH": ""}, cwd=installed.folder).lines()
-    assert re.match("[1-9][0-9]* graphs rewritten", said[-1])
+def test_a_script_runs_where_there_is_no_compiler(installed: Environment) -> None:
+    command = [str(installed.python), "train.py"]
+    bare = {**ALWAYS, "TF_ENABLE_AUTO_MIXED_PRECISION": "1", "PATH": ""}
+    assert run(command, env=bare, cwd=installed.folder).lines() == ["mixed"]
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])

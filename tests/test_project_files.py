@@ -5,8 +5,10 @@ Tests depend neither on the settings of whoever runs them nor on other tests.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
+import symtable
 
 import pytest
 from absl import logging
@@ -22,6 +24,12 @@ from tf_amp.rewriting import host
 
 # In the changelog, what is called without `tf_amp.` in front.
 CALLS = re.compile(r"`(?:tf_amp\.)?([a-z_]{7,})(?:\(\))?`")
+# Of what tests and their programs in text import of this repository, module and names.
+IMPORTS = re.compile(
+    r"^ *from ((?:tf_amp|grappler_pass|keras_callbacks|tests|benchmarks|evidence)\b"
+    r"[\w.]*) import (\([^)]*\)|[^(\n]*)",
+    re.MULTILINE,
+)
 
 
 def test_all_files_have_the_version() -> None:
@@ -29,6 +37,13 @@ def test_all_files_have_the_version() -> None:
     assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_guide_for_contributors_is_a_page_whose_files_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(text.splitlines()) <= 90
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert links and all((ROOT / link).exists() for link in links)
 
 
 def test_names_and_commands_in_them_are_there() -> None:
@@ -47,6 +62,42 @@ def test_the_tests_that_take_long_are_files_of_which_each_room_has_others() -> N
     rooms = {path.parent for path in slow}
     assert all(path.is_file() for path in slow)
     assert all({*room.glob("test_*.py")} - slow for room in rooms)
+
+
+@functools.cache
+def names_in(module: str) -> set[str]:
+    """Return what can be imported from a module; nothing if it is not there."""
+    path = ROOT.joinpath(*module.split("."))
+    files = [f for f in (path / "__init__.py", path.with_suffix(".py")) if f.is_file()]
+    names = {each.stem for each in path.glob("*")}
+    for file in files:
+        symbols = symtable.symtable(file.read_text(), str(file), "exec").get_symbols()
+        names |= {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    return names
+
+
+def missing_in(text: str) -> set[str]:
+    """Return what a text imports of this repository that is not there."""
+    return {
+        f"{module}.{name}"
+        for module, listed in IMPORTS.findall(text)
+        for name in re.findall(r"(\w+)(?: as \w+)?", re.sub("#.*", "", listed))
+        if name not in names_in(module)
+    }
+
+
+def test_what_programs_in_text_import_is_there() -> None:
+    known = "from tests.processes import (\n    ROOT,  # the folder\n    run_python,\n)"
+    assert missing_in(known) == set()
+    unknown = (
+        "    from tests.processes import ROOT, gone as there\nfrom tests.no import a"
+    )
+    assert missing_in(unknown) == {"tests.processes.gone", "tests.no.a"}
+    files = [f for end in ("txt", "py") for f in (ROOT / "tests").rglob(f"*.{end}")]
+    missing = {name for file in files for name in missing_in(file.read_text())}
+    assert missing <= {
+        "tf_amp.runtime.autostart.started"
+    }  # Of a package made up there.
 
 
 def test_a_result_takes_the_place_of_the_last_one_of_its_command() -> None:

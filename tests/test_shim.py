@@ -70,6 +70,8 @@ def failure(path):
 folder = {str(tmp_path)!r}
 missing = failure(folder + "/_shim_none.so")
 print(folder + "/_shim_none.so" in missing, "--no-deps .`" in missing)
+sources = failure({str(ROOT / "grappler_pass" / "_shim_none.so")!r})
+print("move your script" in sources, "`pip install -e .` there" in sources)
 broken = failure(folder + "/_shim_broken.so")
 print(folder + "/_shim_broken.so" in broken, "Reinstall" in broken)
 print(answer(), bool(plugin._bridge.shims))
@@ -79,7 +81,8 @@ doubled = failure(real)
 print(real in doubled, folder in doubled, "Uninstall" in doubled)
 """
     ).lines()
-    assert printed == ["True True", "True True", "1.0 False", "True True True"]
+    yes = "True True"
+    assert printed == [yes, yes, yes, "1.0 False", "True True True"]
 
 
 def test_graphs_of_many_threads_at_once_all_reach_python(

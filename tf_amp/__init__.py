@@ -31,6 +31,8 @@ from tf_amp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
+    from tf_amp import block_sparse as block_sparse
+    from tf_amp import placement as placement
     from tf_amp.config.amp_config import AmpConfig
     from tf_amp.config.loss_scales.adaptive import (
         DynamicLossScale,
@@ -132,13 +134,14 @@ _HOMES = {
     "tf_amp.training.report": "LossScaleState loss_scale_state set_loss_scale",
 }
 
-__getattr__, _names = lazy_names(
-    __name__,
-    {name: home for home, names in _HOMES.items() for name in names.split()},
-    modules=("block_sparse", "placement"),
-)
+# So that type checkers refuse a name that is not there.
+if not TYPE_CHECKING:
+    __getattr__, _names = lazy_names(
+        __name__,
+        {name: home for home, names in _HOMES.items() for name in names.split()},
+        modules=("block_sparse", "placement"),
+    )
 
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return [*_names(), "__version__"]
+    def __dir__() -> list[str]:
+        """List the public names, loaded or not."""
+        return [*_names(), "__version__"]

@@ -5,8 +5,12 @@ Every message says what was received and how to fix it.
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import os
+import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from grappler_pass.errors import AmpError as AmpError
@@ -14,6 +18,10 @@ from grappler_pass.errors import MissingExtraError as MissingExtraError
 from grappler_pass.errors import ShimError as ShimError
 from grappler_pass.errors import StageError as StageError
 
+# The exit code of what is refused.
+REFUSED = 2
+# As `difflib` counts: the share of letters that names of two files have in common.
+_FEW_LETTERS = 0.75
 # `sys.excepthook`, which may be the program's own.
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -77,9 +85,38 @@ class CheckpointMismatchError(AmpError, ValueError):
     """A checkpoint holds the state of another loss scale than the program's."""
 
 
-def show_in_a_line(is_meant: Callable[[BaseException], bool]) -> None:
-    """Show errors of a kind in one line, without a traceback."""
-    _show(is_meant, lambda error, before: print(f"tf-amp: {error}", file=sys.stderr))
+def guess(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean NAME?" with the nearest of some words, "" without one."""
+    near = difflib.get_close_matches(word, [*words], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def guess_path(path: str | os.PathLike[str]) -> str:
+    """Return a guess for a path that is not there, by what its folder has."""
+    missing = pathlib.Path(path)
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(missing.parent)
+    near = difflib.get_close_matches(missing.name, names, n=1, cutoff=_FEW_LETTERS)
+    return f"; did you mean {missing.with_name(near[0])}?" if near else ""
+
+
+def show_in_a_line(
+    is_meant: Callable[[BaseException], bool], with_code: Callable[[str], str]
+) -> None:
+    """Show errors of a kind in one line without a traceback; end as commands do."""
+
+    def show(error: BaseException, before: Hook) -> object:
+        # An interpreter that somebody types into goes on.
+        goes_on = hasattr(sys, "ps1") or sys.flags.inspect
+        end = "" if goes_on else "the program ends here: "
+        said = str(error).rstrip(".")
+        print(with_code(f"tf-amp: {end}{said}"), file=sys.stderr)
+        if goes_on:
+            return None
+        raise SystemExit(REFUSED)
+
+    _show(is_meant, show)
 
 
 def show_from(error: BaseException, first: TracebackType | None) -> None:

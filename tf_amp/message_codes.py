@@ -27,6 +27,10 @@ class Code(enum.Enum):
     OTHER_BACKEND = "AMP109"
     NOTHING_EXCLUDED = "AMP110"
     SLOWER = "AMP111"
+    NO_SETTING = "AMP112"
+    NEW_FOLDER = "AMP113"
+    SETTING_REFUSED = "AMP114"
+    COMPILED = "AMP115"
     # Mixed precision, or a part of it, is not in force.
     SWITCH_FAILED = "AMP201"
     REWRITE_FAILED = "AMP202"

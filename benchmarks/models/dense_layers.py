@@ -23,7 +23,7 @@ def loss() -> keras.losses.Loss:
 
 
 def sample(
-    inputs: int, classes: int, rng: np.random.Generator, batch: int
+    rng: np.random.Generator, batch: int, *, inputs: int, classes: int, **_: object
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return vectors [batch, inputs] and class numbers [batch]."""
     vectors = rng.standard_normal((batch, inputs), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Networks of `keras.applications` with random weights on 128 x 128 images."""
+"""Networks of `keras.applications` with random weights, on square images."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ _SIDE = 128
 _CLASSES = 1000
 
 
-def build(name: str, **options: Any) -> keras.Model:
+def build(name: str, *, side: int = _SIDE, **options: Any) -> keras.Model:
     """Return the network; its output is logits [batch, classes] in float32."""
-    inputs = keras.Input((_SIDE, _SIDE, 3))
+    inputs = keras.Input((side, side, 3))
     trunk = getattr(keras.applications, name)(
         weights=None, include_top=False, pooling="avg", input_tensor=inputs, **options
     )
@@ -26,7 +26,9 @@ def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def sample(rng: np.random.Generator, batch: int) -> tuple[np.ndarray, np.ndarray]:
+def sample(
+    rng: np.random.Generator, batch: int, *, side: int = _SIDE
+) -> tuple[np.ndarray, np.ndarray]:
     """Return images [batch, side, side, 3] and class numbers [batch]."""
-    images = rng.standard_normal((batch, _SIDE, _SIDE, 3), dtype=np.float32)
+    images = rng.standard_normal((batch, side, side, 3), dtype=np.float32)
     return images, rng.integers(_CLASSES, size=batch)

@@ -1,4 +1,4 @@
-"""A language model of two LSTM layers of width 512."""
+"""A language model of two LSTM layers, of width 512 by default."""
 
 import keras
 import numpy as np
@@ -9,13 +9,15 @@ _LENGTH = 35
 _WIDTH = 512
 
 
-def build() -> keras.Model:
+def build(
+    *, vocabulary: int = _VOCABULARY, length: int = _LENGTH, width: int = _WIDTH
+) -> keras.Model:
     """Return the network; its output is logits [batch, length, words] in float32."""
-    words = keras.Input((_LENGTH,), dtype="int32")
-    hidden = layers.Embedding(_VOCABULARY, _WIDTH)(words)
-    hidden = layers.LSTM(_WIDTH, return_sequences=True)(hidden)
-    hidden = layers.LSTM(_WIDTH, return_sequences=True)(hidden)
-    logits = layers.Dense(_VOCABULARY)(hidden)
+    words = keras.Input((length,), dtype="int32")
+    hidden = layers.Embedding(vocabulary, width)(words)
+    hidden = layers.LSTM(width, return_sequences=True)(hidden)
+    hidden = layers.LSTM(width, return_sequences=True)(hidden)
+    logits = layers.Dense(vocabulary)(hidden)
     return keras.Model(words, layers.Activation("linear", dtype="float32")(logits))
 
 
@@ -24,7 +26,14 @@ def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def sample(rng: np.random.Generator, batch: int) -> tuple[np.ndarray, np.ndarray]:
+def sample(
+    rng: np.random.Generator,
+    batch: int,
+    *,
+    vocabulary: int = _VOCABULARY,
+    length: int = _LENGTH,
+    **_: int,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return word numbers [batch, length] and the words that follow them."""
-    words = rng.integers(_VOCABULARY, size=(batch, _LENGTH + 1), dtype=np.int32)
+    words = rng.integers(vocabulary, size=(batch, length + 1), dtype=np.int32)
     return words[:, :-1], words[:, 1:]

@@ -4,6 +4,8 @@ import functools
 
 from benchmarks.models import dense_layers
 
-build = functools.partial(dense_layers.build, 1024, (2048, 2048), 1000)
+build = functools.partial(
+    dense_layers.build, inputs=1024, hidden=(2048, 2048), classes=1000
+)
 loss = dense_layers.loss
-sample = functools.partial(dense_layers.sample, 1024, 1000)
+sample = functools.partial(dense_layers.sample, inputs=1024, classes=1000)

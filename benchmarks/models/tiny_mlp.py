@@ -4,6 +4,6 @@ import functools
 
 from benchmarks.models import dense_layers
 
-build = functools.partial(dense_layers.build, 32, (64, 64), 10)
+build = functools.partial(dense_layers.build, inputs=32, hidden=(64, 64), classes=10)
 loss = dense_layers.loss
-sample = functools.partial(dense_layers.sample, 32, 10)
+sample = functools.partial(dense_layers.sample, inputs=32, classes=10)

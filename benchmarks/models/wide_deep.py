@@ -10,15 +10,13 @@ _VOCABULARY = 5000
 _WIDTH = 16
 
 
-def build() -> keras.Model:
+def build(*, vocabulary: int = _VOCABULARY, width: int = _WIDTH) -> keras.Model:
     """Return the network; its output is one logit [batch, 1] in float32."""
     categories = keras.Input((_CATEGORIES,), dtype="int32")
     numbers = keras.Input((_NUMBERS,))
     columns = [categories[:, column] for column in range(_CATEGORIES)]
-    wide = layers.Add()(
-        [layers.Embedding(_VOCABULARY, 1)(column) for column in columns]
-    )
-    deep = [layers.Embedding(_VOCABULARY, _WIDTH)(column) for column in columns]
+    wide = layers.Add()([layers.Embedding(vocabulary, 1)(column) for column in columns])
+    deep = [layers.Embedding(vocabulary, width)(column) for column in columns]
     hidden = layers.Concatenate()([*deep, numbers])
     for units in (1024, 1024, 512):
         hidden = layers.Dense(units, activation="relu")(hidden)
@@ -33,10 +31,10 @@ def loss() -> keras.losses.Loss:
 
 
 def sample(
-    rng: np.random.Generator, batch: int
+    rng: np.random.Generator, batch: int, *, vocabulary: int = _VOCABULARY, **_: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
     """Return categories [batch, 26] with numbers [batch, 13], and clicks [batch, 1]."""
-    categories = rng.integers(_VOCABULARY, size=(batch, _CATEGORIES), dtype=np.int32)
+    categories = rng.integers(vocabulary, size=(batch, _CATEGORIES), dtype=np.int32)
     numbers = rng.standard_normal((batch, _NUMBERS), dtype=np.float32)
     clicks = rng.integers(2, size=(batch, 1)).astype(np.float32)
     return (categories, numbers), clicks

@@ -20,7 +20,7 @@ DTYPE_BYTES = {
         0: "resource string variant",
         1: "bool int8 uint8",
         2: "bfloat16 float16 int16 uint16",
-        4: "float32 int32 uint32",
+        4: "float32 int32 uint32 tf32",
         8: "complex64 float64 int64 uint64",
         16: "complex128",
     }.items()

@@ -4,13 +4,14 @@ A profile is one JSON object::
 
     name, kind ("cpu" or "gpu"), description
     provenance   date, device, how it was obtained, sources
-    device       the text of the `DeviceKey` that a calibrated profile is found again
-                 by, or null
+    device       the text of the `Key` that a calibrated profile is found again by, or
+                 null
     roofline     the fields of ``Roofline``
     classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
     call_seconds optional: what starting a graph takes on the host, whatever it holds
     flags, threads  optional: instruction sets of a CPU, and threads of one op: what
                  kernels that compute wrong numbers are known by
+    capability   optional: compute capability of a measured GPU, such as "9.0"
     extends      optional: another shipped profile whose classes serve where this one
                  has none, "scale" times as slow, except the class prefixes listed in
                  "without"
@@ -41,6 +42,8 @@ from grappler_pass.costs.times import Grid, Multiprocessors, Roofline
 from grappler_pass.errors import AmpError
 
 FORMAT = 1
+# Behind the names of profiles.
+UNDER_XLA = " under XLA"
 _SHIPPED = Path(__file__).parent / "profiles"
 
 
@@ -77,6 +80,37 @@ class DeviceKey(NamedTuple):
         return name
 
 
+class GpuKey(NamedTuple):
+    """What distinguishes a GPU, with TensorFlow as it runs there, from others.
+
+    It must agree for a measured profile to hold.
+
+    Args:
+        model: as TensorFlow reports it.
+        capability: compute capability; None: TensorFlow reports none.
+        driver: version of NVIDIA's driver, or "unknown".
+        tf32: whether float32 products may be rounded to TensorFloat-32; None: this GPU
+            has no such products.
+    """
+
+    model: str
+    capability: tuple[int, int] | None
+    driver: str = "unknown"
+    tf32: bool | None = None
+
+    def __str__(self) -> str:
+        """Return all of it in words, which profiles and verdicts are kept by."""
+        words = [self.model, f"driver {self.driver}"]
+        if self.capability is not None:
+            words.insert(1, "compute capability {}.{}".format(*self.capability))
+        if self.tf32 is False:
+            words.append("TF32 off")
+        return ", ".join(words)
+
+
+Key = DeviceKey | GpuKey
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """What one device is known to take; the module names the fields.
@@ -87,6 +121,7 @@ class DeviceProfile:
         data: the profile as written.
         flags: instruction sets of a CPU that decide which kernels run.
         threads: of one op; None: not known.
+        note: what whoever reads a plan is to know of its prices; "" for nothing.
     """
 
     name: str
@@ -100,6 +135,7 @@ class DeviceProfile:
     call_seconds: float = 0.0
     flags: frozenset[str] = frozenset()
     threads: int | None = None
+    note: str = ""
     _extended: dict[tuple[str, str], Grid | None] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -165,6 +201,24 @@ class DeviceProfile:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as why:
             raise ProfileError(f"profile lacks or garbles {why}") from why
+
+    def of_device(self) -> DeviceProfile:
+        """Return the profile of the device alone, however fast its host starts ops."""
+        roofline = dataclasses.replace(self.roofline, dispatch_seconds=0.0)
+        return dataclasses.replace(self, roofline=roofline)
+
+    def compiled(self) -> DeviceProfile:
+        """Return the profile of what XLA compiles for the device."""
+        name = f"{self.name}{UNDER_XLA}"
+        return dataclasses.replace(self, name=name, roofline=self.roofline.compiled())
+
+    def with_tensor_float_32(self, is_used: bool) -> DeviceProfile:
+        """Return the profile with float32 products rounded to TensorFloat-32, or not.
+
+        Where it has no rate for that it stays as it is.
+        """
+        roofline = dataclasses.replace(self.roofline, tensor_float_32=is_used)
+        return dataclasses.replace(self, roofline=roofline)
 
     def grid(self, op_class: str, dtype: str) -> Grid | None:
         """Return the measured grid of a class in a dtype, if there is one.
@@ -306,28 +360,48 @@ def nearest_to_cpu(key: DeviceKey) -> str:
     return "cpu-generic"
 
 
-def nearest_to_gpu(name: str, capability: tuple[int, int]) -> str:
-    """Return the name of the shipped profile nearest to a GPU.
-
-    Args:
-        name: as TensorFlow reports it.
-        capability: compute capability.
-    """
-    newest = "h200" if "H200" in name.upper() else "h100"
-    # Without tensor cores: the prices under which nothing is worth converting.
+def nearest_to_gpu(key: GpuKey) -> str:
+    """Return the name of the shipped profile nearest to a GPU."""
+    capability = key.capability
+    newest = "h200" if "H200" in key.model.upper() else "h100"
+    # Without tensor cores, or not known: the prices under which nothing is worth
+    # converting.
     profiles = {(7, 0): "cpu-generic", (8, 0): "v100", (9, 0): "a100"}
+    if capability is None:
+        return "cpu-generic"
     if capability == (7, 5):
         return "t4"
     return next((p for below, p in profiles.items() if capability < below), newest)
 
 
-def calibrated_path(cache_folder: Path, key: DeviceKey) -> Path:
+def nearest_to(key: Key) -> str:
+    """Return the name of the shipped profile nearest to a device."""
+    return nearest_to_gpu(key) if isinstance(key, GpuKey) else nearest_to_cpu(key)
+
+
+# What is said of devices that no shipped profile was measured on any kind of.
+_UNMEASURED = (
+    "This {} has not been measured. Its plans use the prices of a CPU without 16-bit "
+    "units, so at O1 they stay float32. `tf-amp calibrate` measures it."
+)
+
+
+def _note_on(key: Key) -> str:
+    """Say that nothing like a device was measured; "" where something was."""
+    if isinstance(key, GpuKey):
+        return "" if key.capability is not None else _UNMEASURED.format("GPU")
+    # Every CPU that was measured has these: no Arm CPU was.
+    is_known = any(flag.startswith(("avx", "amx")) for flag in key.flags)
+    return "" if is_known else _UNMEASURED.format("CPU")
+
+
+def calibrated_path(cache_folder: Path, key: Key) -> Path:
     """Return where the measured profile of the device with ``key`` is kept."""
     digest = hashlib.sha256(str(key).encode()).hexdigest()[:16]
     return cache_folder / "profiles" / f"{digest}.json"
 
 
-def calibrated_profile(cache_folder: Path, key: DeviceKey) -> DeviceProfile | None:
+def calibrated_profile(cache_folder: Path, key: Key) -> DeviceProfile | None:
     """Return the measured profile of the device with ``key``, if one is kept.
 
     A file that is no profile is set aside as ``.broken``, with a warning.
@@ -348,11 +422,7 @@ def calibrated_profile(cache_folder: Path, key: DeviceKey) -> DeviceProfile | No
 
 
 def profile_for(
-    requested: str | None,
-    key: DeviceKey,
-    cache_folder: Path | None,
-    gpu: str | None = None,
-    capability: tuple[int, int] | None = None,
+    requested: str | None, key: Key, cache_folder: Path | None
 ) -> DeviceProfile:
     """Return the requested profile, else the measured one, else the nearest shipped.
 
@@ -361,13 +431,11 @@ def profile_for(
     """
     if requested:
         return DeviceProfile.load(requested)
-    if gpu is not None and capability is not None:
-        return DeviceProfile.load(nearest_to_gpu(gpu, capability))
-    if gpu is None and cache_folder is not None:
-        measured = calibrated_profile(cache_folder, key)
-        if measured is not None:
-            return measured
-    return DeviceProfile.load(nearest_to_cpu(key))
+    measured = calibrated_profile(cache_folder, key) if cache_folder else None
+    if measured is not None:
+        return measured
+    nearest = DeviceProfile.load(nearest_to(key))
+    return dataclasses.replace(nearest, note=_note_on(key))
 
 
 def keep_profile(profile: DeviceProfile, path: Path) -> Path | None:

@@ -21,6 +21,7 @@ from grappler_pass.costs.calls import DTYPE_BYTES, PRICED_ATTRS, OpCall, Price, 
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.op_classes import ANY_OP
 from grappler_pass.costs.op_work import works_of
+from grappler_pass.fork_safety import cached_attribute
 
 # Two runs of the same whole step read 0.96 to 1.04 of each other; what a median's own
 # spread does not show.
@@ -251,6 +252,11 @@ class CostModel:
         self._version = self.learned.version
         self._prices: dict[tuple[object, ...], Price] = {}
 
+    @cached_attribute
+    def of_device(self) -> CostModel:
+        """The model of the device alone, however fast its host starts ops."""
+        return CostModel(self.profile.of_device(), self.learned)
+
     def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of one execution with floating values held in ``dtype``.
 
@@ -323,3 +329,11 @@ class CostModel:
         if self._version != self.learned.version:
             self._version, self._prices = self.learned.version, {}
         return self._prices
+
+
+def compiled_models(models: Mapping[str, CostModel]) -> dict[str, CostModel]:
+    """Return models by device type of what XLA compiles there.
+
+    What steps have taught about TensorFlow's own kernels says nothing of XLA's.
+    """
+    return {kind: CostModel(model.profile.compiled()) for kind, model in models.items()}

@@ -25,7 +25,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -334,14 +334,17 @@ class Roofline:
 
     Args:
         overhead_seconds: what every executed op pays.
-        matrix_flops: flops per second of matrix products and convolutions.
+        matrix_flops: flops per second of matrix products and convolutions; "tf32" for
+            those of float32 where GPUs round it to TensorFloat-32.
         vector_flops: flops per second of everything else.
         bytes_per_second: memory bandwidth that ops reach when holding that dtype.
         slowdown: class prefix -> dtype -> factor, where an op is known to miss the
-            roofline by that much.
+            roofline by that much; the first that fits, "" fits all.
         dispatch_seconds: what an op takes at least, since its host starts no more.
         multiprocessors: how products spread over a GPU; None: they reach their rate
             at any size.
+        tensor_float_32: whether TensorFlow lets products of float32 be so rounded,
+            where there is a rate for it; by default it does.
     """
 
     overhead_seconds: float
@@ -351,6 +354,27 @@ class Roofline:
     slowdown: Mapping[str, Mapping[str, float]]
     dispatch_seconds: float = 0.0
     multiprocessors: Multiprocessors | None = None
+    tensor_float_32: bool = True
+
+    def compiled(self) -> Roofline:
+        """Return the limits of what XLA compiles.
+
+        The host starts a program as a whole. Of kernels that miss the roofline XLA uses
+        those of products. It pads these in 16 bits to rows that can be read at full
+        speed (CublasPadForGemms in xla/service/gpu/nvptx_compiler.cc).
+        """
+        slowdown = {
+            prefix: factors
+            for prefix, factors in self.slowdown.items()
+            if prefix.startswith(MATRIX_PREFIXES)
+        }
+        units = self.multiprocessors
+        if units is not None:
+            padded = {d: n for d, n in units.alignment.items() if d == "tf32"}
+            units = replace(units, alignment=padded)
+        return replace(
+            self, dispatch_seconds=0.0, slowdown=slowdown, multiprocessors=units
+        )
 
     def seconds(self, work: Work, dtype: str) -> float:
         """Return max(flops / peak, bytes / bandwidth) plus the overhead of a call.
@@ -359,6 +383,8 @@ class Roofline:
         """
         units, bandwidth = self.multiprocessors, _rate(self.bytes_per_second, dtype)
         is_product = work.op_class.startswith(MATRIX_PREFIXES)
+        if is_product and dtype == "float32" and self.tensor_float_32:
+            dtype = "tf32" if "tf32" in self.matrix_flops else dtype
         rate = _rate(self.matrix_flops if is_product else self.vector_flops, dtype)
         if units is None and work.op_class.startswith("depthwise."):
             rate = max(rate, _DEPTHWISE_SHARE * self.matrix_flops["float32"])

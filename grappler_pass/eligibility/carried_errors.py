@@ -19,6 +19,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import OWN
 from grappler_pass.costs.op_classes import (
     BATCH_MATMULS,
     CONVOLUTIONS,
@@ -113,12 +114,13 @@ class CarriedErrors:
         lists: OpLists,
         low_dtype: int,
         members: Mapping[int, Sequence[int]],
-        stays: Callable[[NodeDef], object],
+        stays: Callable[[NodeDef], str],
     ) -> None:
         """Follow errors, inputs first; what goes around a loop is FLOAT32.
 
         What is on the allow list is a product, unless it `stays` in float32 since the
-        user says so. Unknown shapes count as of one size.
+        user says so. If tf-amp does, its operands may still be rounded. Unknown shapes
+        count as of one size.
         """
         self.view, self.slots, self._shapes = view, slots, shapes
         self.low_dtype = low_dtype
@@ -179,13 +181,13 @@ class CarriedErrors:
         return any(a == 1 and b != 1 for a, b in zip(own, result, strict=True))
 
     def _kind(
-        self, node: Node, lists: OpLists, stays: Callable[[NodeDef], object]
+        self, node: Node, lists: OpLists, stays: Callable[[NodeDef], str]
     ) -> Errors | None:
         kind = ERRORS.get(node.op)
         # Whoever moves an op by hand has decided that it may be rounded.
         if lists.list_of(node.op) != ALLOW and node.op not in lists.freed:
             return Errors.REDUCES if kind is Errors.PRODUCT else kind
-        if stays(node.proto):
+        if (why := stays(node.proto)) and not why.startswith(OWN):
             return Errors.REDUCES
         shapes = [known_shape(self._shapes, self.view, port) for port in node.inputs]
         if has_sum(node.proto, shapes):

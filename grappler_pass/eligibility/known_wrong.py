@@ -350,7 +350,7 @@ ROWS = (
     Row("H", _FILTER, "bfloat16", _AMX, "oneDNN", _has_fewer_images_than_threads, "4 threads or more, batch at most a quarter of them, channels in up to 16, out from 96 on", "most of the sum is missing"),
     Row("M", _FORWARD, "bfloat16", _BF16, "oneDNN", _pads_a_window_behind, "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
     Row("M", _FORWARD, "float16", _FP16, "oneDNN", _pads_a_window_behind, "EXPLICIT padding on the right as wide as the window, several threads", "a crash", seen="2.16-2.21"),
-    Row("N", _FORWARD, _BOTH, "any", "oneDNN", _is_empty, "images without a value; in float32, too", "a result of the images' shape, which a bias behind it refuses where the two are not fused"),
+    Row("N", _FORWARD, _BOTH, "any", "oneDNN", _is_empty, "images without a value; in float32, too", "a result of the images' shape, which the bias after it refuses where the two are not fused"),
     Row("R", frozenset(_CUDNN_RNN.split()), "bfloat16", "GPU", "", _always, "always", "gradients by a reserve space that is never filled", "tensorflow/core/kernels/cudnn_rnn_ops.cc"),
 )  # fmt: skip
 # As wrong in float32: nothing is gained by staying there.

@@ -309,9 +309,8 @@ class VariableReads(NamedTuple):
         updated = variables_updated_by_rows(view) & all_reads.keys()
         copies = frozenset(read for key in updated for read in all_reads[key])
         refs = RefReads.from_view(view)
-        # What may be fed neither shares a cast nor moves.
         reads = {
-            key: [i for i in own if view.nodes[i].name not in view.item.untouchable]
+            key: [i for i in own if not _may_be_fed(view, view.nodes[i])]
             for key, own in all_reads.items()
             if key != _ANY
         }
@@ -352,6 +351,30 @@ def unwritten_reads(view: Graph) -> frozenset[int]:
     return frozenset(i for key in reads.keys() - written.keys() for i in reads[key])
 
 
+def reads_unwritten_in_loops(view: Graph) -> frozenset[int]:
+    """Return the ReadVariableOps in loops whose variable their loop does not write.
+
+    They read the same in each iteration, and in front of the loop, after all that they
+    wait for there. What is written beside the loop may come before it, or after it.
+    """
+    reads = {
+        key: inside
+        for key, own in _reads_by_variable(view).items()
+        if key != _ANY and (inside := [i for i in own if view.frame(i) is not None])
+    }
+    written = _writers_by_variable(view, reads.keys()) if reads else {}
+    outside = [node.index for node in view.nodes if node.op in _CALLS_OUTSIDE]
+    return frozenset(
+        i
+        for key, own in reads.items()
+        for i in own
+        if all(
+            view.frame(i) not in view.loops(writer)
+            for writer in (*written.get(key, ()), *outside)
+        )
+    )
+
+
 def variables_updated_by_rows(view: Graph) -> frozenset[object]:
     """Return the variables of which this graph updates rows, by `variable_of`."""
     return frozenset(
@@ -373,6 +396,15 @@ def variable_of(view: Graph, port: Port) -> object:
     if node.op == "VarHandleOp" and (name := attr_of(node.proto, "shared_name").s):
         return attr_of(node.proto, "container").s, name
     return port
+
+
+def _may_be_fed(view: Graph, read: Node) -> bool:
+    """Return whether the caller may replace what is read: not in a function's body.
+
+    There variables are arguments, and a read that the caller relies on is an effect.
+    """
+    handle = view.source(read.inputs[0], _PASS_HANDLE)
+    return read.name in view.item.untouchable and handle.op != "_Arg"
 
 
 def _reads_by_variable(view: Graph) -> dict[object, list[int]]:

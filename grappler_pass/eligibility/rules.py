@@ -442,11 +442,11 @@ def constrain(
     for slot in numbers:
         if slot not in refused:
             place = lists.place_of(case.node(slot).proto)
-            detail = "in no list"
+            detail = "It is on none of the four lists"
             if place.list_name is not None:
-                detail = f"{place.list_name}: {place.reason}"
+                detail = f"It is on the {place.list_name} list, since {place.reason}"
                 if slots.has_float32_results(slots.node_of[slot]):
-                    detail += "; what is fused behind it stays float32"
+                    detail += ". What is fused after it stays float32"
             reasons[slot] = Reason(Cause.FORCED, detail)
     anchors = edges.on(ALLOW) if uses_lists else numbers
     return Constraints(

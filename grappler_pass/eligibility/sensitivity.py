@@ -25,6 +25,7 @@ from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.regions import spread
 from grappler_pass.graph import op_table as table
+from grappler_pass.graph.frames import is_unchanged
 from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.type_slots import FLOATING, attr_of
@@ -267,17 +268,10 @@ class Sensitivity:
         a sum over the iterations loses less than by one rounding before the loop.
         """
         view = self._view
-        if node.op in table.MERGE_OPS:
-            is_same_each_time = any(
-                view.nodes[port.node].op in table.NEXT_ITERATION_OPS
-                and self._source(port) is node
-                for _, port in self._inputs[node.index]
-            )
-        else:
-            is_same_each_time = (
-                node.op in table.ENTER_OPS and attr_of(node.proto, "is_constant").b
-            )
-        if not is_same_each_time:
+        is_constant = (
+            node.op in table.ENTER_OPS and attr_of(node.proto, "is_constant").b
+        )
+        if not (is_constant or is_unchanged(view.nodes, node)):
             return False
 
         def passes_on(i: int) -> bool:

@@ -367,9 +367,12 @@ def merged(parts: Sequence[PlanPart]) -> Plan:
         casts=sum(part.plan.casts for part in parts),
         casts_removed=sum(part.plan.casts_removed for part in parts),
         gain_error=math.hypot(*errors),
+        low_speedup=first.low_speedup if len(parts) == 1 else 0.0,
         guessed=next((p.plan.guessed for p in parts if p.plan.guessed), ""),
         peak_bytes_before=max(part.plan.peak_bytes_before for part in parts),
         peak_bytes_after=largest.peak_bytes_after,
+        held_bytes=largest.held_bytes,
         weight_bytes_after=largest.weight_bytes_after,
+        recomputed=sum(part.plan.recomputed for part in parts),
         **totals,
     )

@@ -60,7 +60,7 @@ def library_of(graph: GraphDef | Graph) -> dict[str, FunctionDef]:
     return {str(f.signature.name): f for f in graph.library.function}
 
 
-def bodies_of(graph_def: GraphDef) -> dict[str, Sequence[NodeDef]]:
+def nodes_by_function(graph_def: GraphDef) -> dict[str, Sequence[NodeDef]]:
     """Return the nodes of a graph, under the empty name, and those of its functions."""
     functions = library_of(graph_def).items()
     return {"": graph_def.node, **{name: f.node_def for name, f in functions}}

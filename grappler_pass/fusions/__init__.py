@@ -1,10 +1,12 @@
-"""Rewrites beside types: fewer passes over large tensors, in float32 as in 16 bits."""
+"""Fusions: fewer passes over large tensors, in float32 as in 16 bits."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 # Those that other code asks for by name.
 CHANNEL_SCALES = "channel_scales"
+FLAT_ACTIVATIONS = "flat_activations"
+SHARED_SCALARS = "shared_scalars"
 KEPT_WEIGHTS = "kept_weights"
 OPTIMIZER_STEPS = "optimizer_steps"
 BATCH_STATISTICS = "batch_statistics"
@@ -18,8 +20,9 @@ class Rule(NamedTuple):
     Attributes:
       gain: human-readable.
       matches: the function of a module here that yields its matches, as text: settings
-        read the names of rules without TensorFlow. Empty where `kept_weights` finds
-        them, and where what traces the program writes the kernels: graphs arrive so.
+        read the names of rules without TensorFlow. Empty where `scalars` or
+        `kept_weights` finds them, and where what traces the program writes the
+        kernels: graphs arrive so.
     """
 
     gain: str
@@ -33,8 +36,11 @@ RULE_TABLE: Mapping[str, Rule] = {
         "scales and shifts of channels are part of the product's kernel",
         "products:folds",
     ),
-    "flat_activations": Rule(
-        "bias and activation are part of the product's kernel", "products:activations"
+    FLAT_ACTIVATIONS: Rule(
+        "bias and activation are part of the product's kernel", "products:rows"
+    ),
+    "transposed_products": Rule(
+        "a product is computed transposed", "products:transposed_products"
     ),
     "layer_norms": Rule(
         "one kernel in place of eight passes", "normalizations:normalizations"
@@ -43,6 +49,14 @@ RULE_TABLE: Mapping[str, Rule] = {
         "no bias is added, nor its gradient summed up, which is zero",
         "normalizations:normalized_biases",
     ),
+    "recurrent_products": Rule(
+        "one product of all steps in place of one per step", "recurrences:products"
+    ),
+    "loop_sums": Rule(
+        "one product of all steps in place of one per step and their sum",
+        "loop_sums:sums",
+    ),
+    SHARED_SCALARS: Rule("what updates compute of the same scalar is computed once"),
     KEPT_WEIGHTS: Rule("computed once, until a variable changes"),
     OPTIMIZER_STEPS: Rule(
         "one kernel in place of up to a dozen passes over the weight"

@@ -39,12 +39,16 @@ class PricedGraph:
       shapes: static shapes; nothing is done where they are not known.
       models: a cost model per device type, "CPU" at least.
       kept: what is kept between calls, with what is computed of it alone.
+      onednn: whether TensorFlow's kernels of oneDNN are on.
+      low_dtype: that the plan may choose.
     """
 
     view: Graph
     shapes: Shapes
     models: Models
     kept: Set[Port] = frozenset()
+    onednn: bool = True
+    low_dtype: str = "bfloat16"
 
     def shape(self, port: Port) -> Shape | None:
         """Return the static shape of a tensor; None where it is unknown."""
@@ -88,6 +92,28 @@ class PricedGraph:
         call = OpCall(op, {}, (whole, operand), (whole,) if writes else ())
         return self.model(node).price(call, "float32").seconds + NODE_SECONDS
 
+    def product_seconds(
+        self,
+        node: Node,
+        sizes: tuple[int, int, int],
+        dtype: str = "float32",
+        **transposes: bool,
+    ) -> float:
+        """Return what a matrix product takes where a node runs.
+
+        Args:
+          node: on whose device.
+          sizes: rows of the product, what it sums over, and its columns.
+          dtype: of the product.
+          transposes: its attributes.
+        """
+        m, k, n = sizes
+        left = (k, m) if transposes.get("transpose_a") else (m, k)
+        right = (n, k) if transposes.get("transpose_b") else (k, n)
+        read = TensorSpec(left, "float32"), TensorSpec(right, "float32")
+        call = OpCall("MatMul", transposes, read, (TensorSpec((m, n), "float32"),))
+        return self.model(node).price(call, dtype).seconds + NODE_SECONDS
+
     def gain(
         self, node: Node, saved: float, spent: float, least_ratio: float = 1.0
     ) -> float:
@@ -104,7 +130,7 @@ class PricedGraph:
         return self.view.weight(node.index) * (saved - spent)
 
     def may_change(self, *nodes: Node) -> bool:
-        """Return whether none belongs to the caller, or is excluded by the user."""
+        """Return whether none belongs to the caller, or is excluded from 16 bits."""
         item = self.view.item
         names = {node.name for node in nodes}
         excluded = (name for name, _ in item.excluded)
@@ -211,6 +237,15 @@ def is_float32(node: Node) -> bool:
     return bool(node.proto.attr["T"].type == DT_FLOAT)
 
 
+def scalar_of(view: Graph, port: Port) -> float | None:
+    """Return the value of a constant of one element; None for any other tensor."""
+    node = view.nodes[port.node]
+    if node.op != "Const":
+        return None
+    value = tf.make_ndarray(node.proto.attr["value"].tensor)
+    return float(value.item()) if value.size == 1 else None
+
+
 class Match(NamedTuple):
     """Where a rule applies.
 
@@ -262,7 +297,7 @@ class NewNodes:
         """Have a given node pass on the float32 result of another."""
         self.replace(given, part_of(given, "Identity", name))
 
-    def add(self, node: NodeDef, what: str, shape: Shape) -> str:
+    def add(self, node: NodeDef, what: str, shape: Shape | None) -> str:
         """Take in a further node, and return its name."""
         name = f"{self.match.near.name}/tf_amp_{self._count}_{what}"
         self._count += 1

@@ -34,7 +34,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.eligibility.fused_ops import parts_of
@@ -46,6 +45,7 @@ from grappler_pass.fusions.matching import (
     PricedGraph,
     controls,
     part_of,
+    scalar_of,
     with_inputs,
 )
 from grappler_pass.graph.op_table import ADDITION_OPS
@@ -121,7 +121,7 @@ def normalizations(graph: PricedGraph) -> Iterator[Match]:
 def _is_of_layer(graph: PricedGraph, found: Found) -> bool:
     """Return whether it is of the last axis, of a shape that the kernel takes."""
     ports, shape = found.ports, graph.shape(found.ports["x"])
-    if not shape or not shape[-1] or _scalar(graph.view, ports["epsilon"]) is None:
+    if not shape or not shape[-1] or scalar_of(graph.view, ports["epsilon"]) is None:
         return False
     rank, channels = len(shape), shape[-1]
     # The mean is over the last axis, which it keeps.
@@ -131,20 +131,11 @@ def _is_of_layer(graph: PricedGraph, found: Found) -> bool:
         and all(graph.is_per_channel(ports[v], channels, rank) for v in _VECTORS)
         and all(
             attr_of(node.proto, "keep_dims").b
-            and _scalar(graph.view, node.inputs[1]) in (-1, rank - 1)
+            and scalar_of(graph.view, node.inputs[1]) in (-1, rank - 1)
             for node in found.nodes.values()
             if node.op == "Mean"
         )
     )
-
-
-def _scalar(view: Graph, port: Port) -> float | None:
-    """Return the value of a constant of one element; None for any other tensor."""
-    node = view.nodes[port.node]
-    if node.op != "Const":
-        return None
-    value = tf.make_ndarray(node.proto.attr["value"].tensor)
-    return float(value.item()) if value.size == 1 else None
 
 
 def _write_kernel(
@@ -164,7 +155,7 @@ def _write_kernel(
         x = new.computed("Reshape", "rows", rows, (None, channels))
     awaited = sorted({text for node in found.nodes.values() for text in controls(node)})
     kernel = part_of(last, KERNEL, x, gamma, beta, *awaited)
-    kernel.attr["epsilon"].f = _scalar(graph.view, found.ports["epsilon"]) or 0.0
+    kernel.attr["epsilon"].f = scalar_of(graph.view, found.ports["epsilon"]) or 0.0
     if is_folded:
         normalized = new.add(kernel, "normalized", (None, channels))
         sizes = new.sizes(tuple(-1 if size is None else size for size in shape))

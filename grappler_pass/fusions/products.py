@@ -1,4 +1,4 @@
-"""Products: scales and shifts of their channels, biases and activations behind them.
+"""Products: scales and shifts of channels, biases, activations, and transposes of them.
 
 Fold the scales of a product's channels into its weights, as in inference:
 
@@ -20,29 +20,44 @@ Not done: where anything else reads the product, as the statistics of a batch do
 training; where channels do not come last; behind an activation; where the weights are
 so large that scaling them saves little.
 
-Activate rows of a product before they are given the axes of a larger tensor:
+Make one kernel of a product of rows, its bias and its activation:
 
     Before   MatMul(x, w) --> Reshape --> BiasAdd --> activation
-    After    MatMul(x, w) --> BiasAdd --> activation --> Reshape
+    After    _FusedMatMul(x, w, bias) with the activation --> Reshape
 
 That is a Dense layer on inputs of three and more axes, as Keras writes it: it
-multiplies rows. TensorFlow's remapper makes one kernel of a product, its bias and its
-activation, GELU as well, but only where no Reshape lies between them; it runs again
-after this. Each value is computed from the same ones as before.
+multiplies rows. TensorFlow's remapper does the same, but only where no Reshape lies in
+between, and GELU in 16 bits only if it finds all of its parts in 16 bits. Here the
+kernel counts as one operation, which rounds once. Each value is computed from the same
+ones as before.
 
-Not done: where anything else reads what lies between, as the gradient of GELU does;
-where channels do not stay last; where no activation follows, which gains nothing; on
-GPUs, where it was not measured.
+Not done: where anything else reads what lies between. So the activation stays where its
+gradient reads what it activates, as that of GELU does; where channels do not stay last;
+on GPUs, where it was not measured. GELU is a kernel of oneDNN.
 
-References: tensorflow/core/grappler/optimizers/remapper.cc.
+Multiply the other way round where the result is transposed:
+
+    Before   BatchMatMulV2(a, b) --> Transpose of the last two axes
+    After    BatchMatMulV2(b, a), each adjoint where the other was not
+
+With dropout Keras 3 writes scores of attention so: keys times queries, transposed.
+TensorFlow's arithmetic optimizer folds transposes of what a product reads, not of its
+result. Each value is computed from the same ones as before.
+
+Not done: where anything else reads the product.
+
+References: tensorflow/core/grappler/optimizers/remapper.cc, arithmetic_optimizer.cc.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tensorflow.core.framework.node_def_pb2 import NodeDef
+import numpy as np
+import tensorflow as tf
 
 from grappler_pass.annotations import SCALE
 from grappler_pass.eligibility.fused_ops import parts_of
@@ -56,7 +71,7 @@ from grappler_pass.fusions.matching import (
     controls,
     is_float32,
     part_of,
-    with_inputs,
+    scalar_of,
 )
 from grappler_pass.graph.op_table import ADDITION_OPS, ROOTS
 from grappler_pass.graph.shapes import Shape, static
@@ -97,19 +112,35 @@ _ROWS = Pattern(
     bias = BiasAdd(reshape, vector)
     """
 )
-# What activations that the remapper knows consist of.
-_ACTIVATIONS = (
-    {"Relu"},
-    {"Relu6"},
-    {"Elu"},
-    {"LeakyRelu"},
-    # GELU, by the error function and by tanh.
-    {"Neg", "Mul", "Erfc"},
-    {"Mul", "AddV2", "Erf"},
-    {"Mul", "AddV2", "Tanh", "Square"},
-    {"Mul", "AddV2", "Tanh", "Pow"},
+# Activations that a kernel of a product takes, in every build of TensorFlow.
+_ACTIVATIONS = ("Relu", "Relu6", "Elu", "LeakyRelu")
+# What GELU consists of, and its two forms by the names of the kernel.
+_OPERATIONS: Mapping[str, Callable[..., float]] = {
+    "AddV2": operator.add,
+    "Erf": math.erf,
+    "Erfc": math.erfc,
+    "Mul": operator.mul,
+    "Neg": operator.neg,
+    "Pow": math.pow,
+    "Square": lambda x: x * x,
+    "Tanh": math.tanh,
+}
+_MOST_NODES = 12
+# Enough to know one from any other: what is activated, and what that makes of it.
+_SAMPLES = (-3.0, -1.1, -0.3, 0.4, 1.7)
+_GELUS: Mapping[str, Sequence[float]] = {
+    "GeluExact": [0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0))) for x in _SAMPLES],
+    "GeluApproximate": [
+        0.5 * x * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+        for x in _SAMPLES
+    ],
+}
+_TRANSPOSED = Pattern(
+    """
+    product = BatchMatMul|BatchMatMulV2(a, b)
+    transposed = Transpose(product, axes)
+    """
 )
-_OPS = frozenset[str]().union(*_ACTIVATIONS)
 _MOST_NODES = 12
 
 
@@ -235,8 +266,8 @@ class _Fold:
         new.replace(last, added)
 
 
-def activations(graph: PricedGraph) -> Iterator[Match]:
-    """Yield what can be activated in rows.
+def rows(graph: PricedGraph) -> Iterator[Match]:
+    """Yield products of rows that one kernel computes with bias and activation.
 
     Of the bias and what activates it only the last is read elsewhere.
     """
@@ -249,71 +280,127 @@ def activations(graph: PricedGraph) -> Iterator[Match]:
             found is None
             or not shape
             or not ends_in_channels(found.nodes["bias"].proto)
+            # oneDNN is not asked for these.
+            or attr_of(product.proto, "transpose_a").b
         ):
             continue
-        reshape = found.nodes["reshape"]
-        given = graph.result_shape(reshape)
-        nodes = _activated(graph, found.nodes["bias"])
-        keeps_channels = given and shape[-1] and shape[-1] == given[-1]
-        if nodes and keeps_channels and graph.may_change(product, reshape, *nodes):
+        given = graph.result_shape(found.nodes["reshape"])
+        if not given or not shape[-1] or shape[-1] != given[-1]:
+            continue
+        nodes, activation = _activated(graph, found.nodes["bias"])
+        if graph.may_change(product, found.nodes["reshape"], *nodes):
             passes = [graph.pass_seconds(product, node.op, shape) for node in nodes]
-            # All passes are saved but for the longest.
-            seconds = graph.gain(product, sum(passes), max(passes))
-            write = functools.partial(_activate_rows, found, nodes, shape)
+            # All passes are saved but for the longest that activates.
+            spent = max(passes[1:], default=0.0)
+            seconds = graph.gain(product, sum(passes), spent)
+            write = functools.partial(_write_rows, found, nodes, activation)
             yield Match(product, seconds, product, product.inputs[0], write)
 
 
-def _activated(graph: PricedGraph, bias: Node) -> tuple[Node, ...]:
-    """Return a bias and its activation; nothing if there is none that is known."""
+def _activated(graph: PricedGraph, bias: Node) -> tuple[tuple[Node, ...], str]:
+    """Return a bias with what activates it, and how the kernel names that; "" if none.
+
+    GELU is known by what it computes.
+    """
     view = graph.view
-    nodes: tuple[Node, ...] = (bias,)
+    # By node what it is for each of the samples.
+    values: dict[int, Sequence[float]] = {bias.index: _SAMPLES}
+    nodes = [bias]
     while len(nodes) < _MOST_NODES:
-        known = {node.index for node in nodes}
         readers = (view.nodes[i] for node in nodes for i in view.read_by(node.index))
-        following = next(
+        following, computed = next(
             (
-                reader
+                (reader, computed)
                 for reader in readers
-                if reader.index not in known
-                and reader.op in _OPS
+                if reader.index not in values
                 and is_float32(reader)
                 and reader.place == bias.place
                 and not reader.controls
                 and not view.control_readers(reader.index)
-                and all(
-                    graph.shape(p) == () for p in reader.inputs if p.node not in known
+                and (
+                    (computed := _computed(graph, reader, values))
+                    or reader.op in _ACTIVATIONS
                 )
             ),
-            None,
+            (None, ()),
         )
         if following is None:
-            return ()
-        nodes, known = (*nodes, following), {*known, following.index}
+            break
+        nodes.append(following)
+        values[following.index] = computed
         # Of the nodes, those that others read.
-        read = [n for n in nodes if not known.issuperset(view.read_by(n.index))]
-        if read == [following]:
-            return nodes if {node.op for node in nodes[1:]} in _ACTIVATIONS else ()
-    return ()
+        read = [n for n in nodes if not values.keys() >= set(view.read_by(n.index))]
+        if not computed or not graph.onednn:
+            is_activated = read == [following] and len(nodes) == 2 and not computed
+            return (tuple(nodes), following.op) if is_activated else ((bias,), "")
+        for name, expected in _GELUS.items():
+            if read == [following] and np.allclose(computed, expected, atol=1e-5):
+                return tuple(nodes), name
+    return (bias,), ""
 
 
-def _activate_rows(
-    found: Found, nodes: tuple[Node, ...], shape: Shape, new: NewNodes
+def _computed(
+    graph: PricedGraph, node: Node, values: Mapping[int, Sequence[float]]
+) -> Sequence[float]:
+    """Return what a node makes of the samples and of scalars; nothing if not known."""
+    operands: list[Sequence[float]] = []
+    for port in node.inputs:
+        scalar = scalar_of(graph.view, port)
+        if port.node in values:
+            operands.append(values[port.node])
+        elif scalar is not None and graph.shape(port) == ():
+            operands.append([scalar] * len(_SAMPLES))
+    if node.op not in _OPERATIONS or len(operands) != len(node.inputs):
+        return ()
+    try:
+        return [*map(_OPERATIONS[node.op], *operands)]
+    except (ValueError, OverflowError):
+        return ()
+
+
+def _write_rows(
+    found: Found, nodes: tuple[Node, ...], activation: str, new: NewNodes
 ) -> None:
-    """Activate a product in rows; the last node passes on what has more axes."""
+    """Put one kernel in for all; what nothing reads any more takes no time."""
     product, reshape = found.nodes["product"], found.nodes["reshape"]
-    names = dict.fromkeys((reshape.name, f"{reshape.name}:0"), product.name)
+    operands = (new.text(found.ports[name]) for name in ("x", "weights", "vector"))
+    made = part_of(product, "_FusedMatMul", *operands)
+    fused_ops = filter(None, ("BiasAdd", activation))
+    made.attr["fused_ops"].list.s.extend(each.encode() for each in fused_ops)
+    made.attr["num_args"].i = 1
+    if activation == "LeakyRelu":
+        made.attr["leakyrelu_alpha"].f = attr_of(nodes[-1].proto, "alpha").f
+    new.replace(product, made)
+    for node in nodes:
+        new.pass_on(node, reshape.name)
 
-    def in_rows(node: Node) -> NodeDef:
-        """Return the same operation on the product itself."""
-        row = with_inputs(node, names)
-        row.attr.pop("_output_shapes", None)
-        return row
 
-    *inner, last = nodes
-    for node in inner:
-        new.replace(node, in_rows(node))
-        new.shapes[node.name] = (shape,)
-    rows = new.add(in_rows(last), "activation", shape)
-    sizes = new.text(found.ports["sizes"])
-    new.replace(reshape, part_of(reshape, "Reshape", rows, sizes))
-    new.pass_on(last, reshape.name)
+def transposed_products(graph: PricedGraph) -> Iterator[Match]:
+    """Yield batches of products whose results are only read transposed."""
+    for product in graph.view.nodes:
+        found = _TRANSPOSED.match(graph, "product", product)
+        shape = graph.result_shape(product)
+        if found is None or not shape:
+            continue
+        rank, axes = len(shape), graph.view.nodes[found.ports["axes"].node]
+        if axes.op != "Const" or not graph.may_change(*found.nodes.values()):
+            continue
+        order = tf.make_ndarray(axes.proto.attr["value"].tensor).tolist()
+        if order != [*range(rank - 2), rank - 1, rank - 2]:
+            continue
+        saved = graph.pass_seconds(product, "Transpose", shape, (rank,))
+        seconds = graph.gain(product, saved, NODE_SECONDS)
+        write = functools.partial(_multiply_the_other_way, found)
+        yield Match(product, seconds, product, product.inputs[0], write)
+
+
+def _multiply_the_other_way(found: Found, new: NewNodes) -> None:
+    """Compute what the transpose of a product is; the transpose passes it on."""
+    product, transposed = found.nodes["product"], found.nodes["transposed"]
+    a, b = (new.text(found.ports[name]) for name in "ab")
+    made = part_of(product, product.op, b, a)
+    adjoint = [not attr_of(product.proto, name).b for name in ("adj_y", "adj_x")]
+    made.attr["adj_x"].b, made.attr["adj_y"].b = adjoint
+    new.replace(product, made)
+    new.shapes[product.name] = (new.graph.result_shape(transposed),)
+    new.pass_on(transposed, product.name)

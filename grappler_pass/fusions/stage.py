@@ -17,9 +17,12 @@ from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.reads import variable_of, variables_updated_by_rows
 from grappler_pass.fusions import (
     CHANNEL_SCALES,
+    FLAT_ACTIVATIONS,
     KEPT_WEIGHTS,
     RULE_TABLE,
+    SHARED_SCALARS,
     kept_weights,
+    scalars,
 )
 from grappler_pass.fusions.matching import Match, NewNodes, PricedGraph
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
@@ -46,7 +49,10 @@ _OPERATIONS = {
     "ResourceApplyFtrlV2": 20,
 }
 _GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
-_IN_FLOAT16 = "weights times small scales may lose bits in float16"
+_NOT_IN_FLOAT16 = {
+    CHANNEL_SCALES: "weights times small scales may lose bits in float16",
+    FLAT_ACTIVATIONS: "oneDNN has only its slow reference kernel in float16",
+}
 _MATCHES: Mapping[str, Callable[[PricedGraph], Iterator[Match]]] = {
     name: pkgutil.resolve_name(f"{__package__}.{rule.matches}")
     for name, rule in RULE_TABLE.items()
@@ -54,19 +60,50 @@ _MATCHES: Mapping[str, Callable[[PricedGraph], Iterator[Match]]] = {
 }
 
 
+def share_scalars(draft: Draft) -> Draft:
+    """Return the draft of a graph that computes once what updates share of scalars.
+
+    It counts as the graph that was given: it has the same values, bit by bit, and fewer
+    nodes, so that no step need be compared and nothing is ever withdrawn.
+    """
+    settings = draft.settings
+    if SHARED_SCALARS not in settings.fusions or not _may_fuse(draft):
+        return draft
+    graph = PricedGraph(draft.view, {}, settings.models)
+    found = list(scalars.shared_scalars(graph))
+    if not found:
+        return draft
+    view = scalars.computed_once(draft.view, found)
+    given = view.to_graph_def()
+    reason = Reason(Cause.FUSED, RULE_TABLE[SHARED_SCALARS].gain)
+    fusions = [Fusion(SHARED_SCALARS, s.read.name, s.seconds, reason) for s in found]
+    return dataclasses.replace(
+        draft, graph_def=given, given=given, view=view, traced_fusions=tuple(fusions)
+    )
+
+
+def _may_fuse(draft: Draft) -> bool:
+    """Return whether graphs are fused: not where XLA does, nor at O0.
+
+    Nor are graphs with reference variables, which may be written between two reads.
+    """
+    settings = draft.settings
+    return (
+        not settings.fuses
+        and settings.opt_level in (PRICED, *FORCED)
+        and not any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes)
+    )
+
+
 def fuse(draft: Draft) -> Draft:
     """Return the draft of the graph with all in it fused that surely pays.
 
-    Nothing where XLA fuses, nor in graphs with reference variables, which may be
-    written between two reads. In float16 scales are not folded: weights times small
-    ones may lose bits that they keep by themselves.
+    What is not done in float16 is left out where a graph stays float32 as well.
     """
     settings = draft.settings
     traced = traced_kernels(PricedGraph(draft.view, draft.shapes, settings.models))
-    draft = dataclasses.replace(draft, traced_fusions=traced)
-    if settings.fuses or settings.opt_level not in (PRICED, *FORCED):
-        return draft
-    if any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes):
+    draft = dataclasses.replace(draft, traced_fusions=(*draft.traced_fusions, *traced))
+    if not _may_fuse(draft):
         return draft
     for rule, matches_in in _MATCHES.items():
         kept, why_off = frozenset[Port](), None
@@ -74,9 +111,12 @@ def fuse(draft: Draft) -> Draft:
             kept = kept_weights.ports_of_variables(draft.view)
         if rule not in settings.fusions:
             why_off = Reason(Cause.FUSION_OFF)
-        elif rule == CHANNEL_SCALES and settings.low_dtype == "float16":
-            why_off = Reason(Cause.FUSION_OFF, _IN_FLOAT16)
-        graph = PricedGraph(draft.view, draft.shapes, settings.models, kept)
+        elif settings.low_dtype == "float16" and rule in _NOT_IN_FLOAT16:
+            why_off = Reason(Cause.FUSION_OFF, _NOT_IN_FLOAT16[rule])
+        models, onednn = settings.models, settings.onednn
+        graph = PricedGraph(
+            draft.view, draft.shapes, models, kept, onednn, settings.low_dtype
+        )
         matches = list(matches_in(graph))
         seconds = [(match.root, match.seconds) for match in matches]
         draft = _with_rewrites(draft, rule, seconds, why_off)

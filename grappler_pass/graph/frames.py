@@ -15,8 +15,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.graph.op_table import (
     ENTER_OPS,
     EXIT_OPS,
+    IDENTITY_OPS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
+    SWITCH_OPS,
 )
 from grappler_pass.graph.walks import reached
 
@@ -127,14 +129,19 @@ def counts_in(bound: NodeDef) -> Iterator[float]:
 def _hands_on(nodes: Sequence[Node], node: Node) -> bool:
     """Return whether a node only hands its first input on, the same in every iteration.
 
-    A Merge does if what comes around the loop is the Merge's own value.
+    Not done: a Merge of branches.
     """
+    return node.op in ENTER_OPS | IDENTITY_OPS or is_unchanged(nodes, node)
+
+
+def is_unchanged(nodes: Sequence[Node], node: Node) -> bool:
+    """Return whether a node is a Merge whose own value comes around its loop."""
     if node.op not in MERGE_OPS:
-        return node.op in ENTER_OPS or node.op == "Identity"
+        return False
     around = nodes[node.inputs[-1].node]
-    while around.op == "Identity" or around.op in NEXT_ITERATION_OPS:
+    while around.op in IDENTITY_OPS | NEXT_ITERATION_OPS:
         around = nodes[around.inputs[0].node]
-    return around.op == "Switch" and around.inputs[0].node == node.index
+    return around.op in SWITCH_OPS and around.inputs[0].node == node.index
 
 
 def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:

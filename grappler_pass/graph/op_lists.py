@@ -17,7 +17,7 @@ from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.op_table import DENY, LIST_NAMES, OP_TABLE, ROOTS, ops_within
 
 Edits = Mapping[str, Iterable[str]]
-_BY_USER = "put there by the user"
+_BY_USER = "you have put it there"
 
 
 class OpListError(AmpError, ValueError):
@@ -101,7 +101,8 @@ class OpLists:
             op = (*strictest, *roots, op)[0]
         reason = self.reason_of(op)
         if op != node.op:
-            reason = ": ".join(filter(None, (f"as {op} in it", reason)))
+            part = f"it counts as the {op} in it"
+            reason = ", and ".join(filter(None, (part, reason)))
         return Listing(self.list_of(op), reason, op)
 
     def edited(

@@ -36,7 +36,7 @@ class Errors(enum.Enum):
     """
 
     PRODUCT = "sums products of its operands, which anybody would round for it"
-    MOVES = "hands them on as they are"
+    MOVES = "passes them on unchanged"
     SCALES = "keeps relative errors: the result is as exact as the worst factor"
     SUMS = "adds absolute errors, beside which a small result may vanish"
     ACTIVATES = "bounded slope: keeps absolute errors, whatever is left of the value"
@@ -44,7 +44,7 @@ class Errors(enum.Enum):
     NORMALIZES = "subtracts a mean and divides by a deviation"
     GRADIENT = "linear in the gradient that it reads, the only one it passes on"
     REDUCES = "sums many values, float32 throughout"
-    MAGNIFIES = "magnifies errors of what is near 1, or of many factors"
+    MAGNIFIES = "it magnifies errors of values near 1, or of many factors"
     JUMPS = "makes another outcome of the smallest error at a threshold"
     IGNORES = "looks at no value"
 
@@ -59,7 +59,7 @@ class Others(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Why:
-    """Why ops are on their lists, human-readable, and what they make of errors.
+    """Why ops are on their lists, as a clause, and what they make of errors.
 
     Of two that are worded alike each has ops of its own.
     """
@@ -78,85 +78,101 @@ class OpRow(NamedTuple):
     why: _Why
 
 
-_PRODUCT = _Why("matrix product: 16-bit units, float32 accumulation", Errors.PRODUCT)
-_CONVOLUTION = _Why("convolution: 16-bit units, float32 accumulation", Errors.PRODUCT)
-_RECURRENT = _Why("recurrent kernel: matrix products inside", Errors.PRODUCT)
+_PRODUCT = _Why(
+    "it is a matrix product, which 16-bit units sum in float32", Errors.PRODUCT
+)
+_CONVOLUTION = _Why(
+    "it is a convolution, which 16-bit units sum in float32", Errors.PRODUCT
+)
+_RECURRENT = _Why(
+    "it is a recurrent kernel with matrix products inside", Errors.PRODUCT
+)
 # Over 500 steps with the forget gate nearly open these have up to 15 times the error of
 # casts by hand; 2.3 times where the state alone is rounded, as cuDNN does.
 _RECURRENT_STEP = _Why(
-    "recurrent kernel: its gates and its state would be in 16 bits between steps",
+    "it is a recurrent kernel, whose state would be in 16 bits between steps",
     Errors.PRODUCT,
 )
-_SUM = _Why("sum: as exact as its operands, unless they cancel", Errors.SUMS)
-_FACTOR = _Why("product of numbers: as exact as its operands", Errors.SCALES)
+_SUM = _Why("it is a sum, as exact as its operands unless they cancel", Errors.SUMS)
+_FACTOR = _Why("it is a product of numbers, as exact as its operands", Errors.SCALES)
 _DIVISION = _Why(
-    "division: as exact as its operands, unless one comes from a denied op",
+    "it is a division, as exact as its operands unless one comes from a denied op",
     Errors.SCALES,
 )
 _DIVISION_GRADIENT = _Why(
-    "gradient of a division or root: as exact as its operands",
+    "it is the gradient of a division or root, as exact as its operands",
     Errors.GRADIENT,
     Others.SMOOTH,
 )
-_REMAINDER = _Why("rounds a quotient to whole numbers", Errors.JUMPS)
-_ACTIVATION = _Why("activation: bounded slope", Errors.ACTIVATES)
-_LINEAR = _Why("piecewise linear: as exact as its operand", Errors.MOVES)
-_SLOPE = "gradient of an activation: bounded slope"
+_REMAINDER = _Why("it rounds a quotient to whole numbers", Errors.JUMPS)
+_ACTIVATION = _Why("it is an activation with a bounded slope", Errors.ACTIVATES)
+_LINEAR = _Why("it is piecewise linear, as exact as its operand", Errors.MOVES)
+_SLOPE = "it is the gradient of an activation with a bounded slope"
 _ACTIVATION_GRADIENT = _Why(_SLOPE, Errors.GRADIENT, Others.CANCELS)
 _SMOOTH_GRADIENT = _Why(_SLOPE, Errors.GRADIENT, Others.SMOOTH)
 _LINEAR_GRADIENT = _Why(_SLOPE, Errors.GRADIENT, Others.SIGN)
-_POOLING = _Why("mean over a window: few terms", Errors.AVERAGES)
+_POOLING = _Why("it is a mean over a window, which has few terms", Errors.AVERAGES)
 _POOLING_GRADIENT = _Why(
-    "gradient of a mean over a window: few terms", Errors.GRADIENT, Others.SIGN
+    "it is the gradient of a mean over a window, which has few terms",
+    Errors.GRADIENT,
+    Others.SIGN,
 )
-_NORMALIZATION = _Why("normalization: statistics stay in float32", Errors.NORMALIZES)
+_NORMALIZATION = _Why(
+    "it is a normalization, whose statistics stay in float32", Errors.NORMALIZES
+)
 _NORMALIZATION_GRADIENT = _Why(
-    "gradient of a normalization: statistics stay in float32",
+    "it is the gradient of a normalization, whose statistics stay in float32",
     Errors.GRADIENT,
     Others.SMOOTH,
 )
 _LOGARITHM = _Why(
-    "logarithm: magnifies an error of its operand near 1", Errors.MAGNIFIES
+    "it is a logarithm, which magnifies an error of its operand near 1",
+    Errors.MAGNIFIES,
 )
 _LOG_SOFTMAX = _Why(_LOGARITHM.text, Errors.MAGNIFIES)
-_BIAS = _Why("gradient of a bias: one sum per channel", Errors.REDUCES)
-_RANGE = "result leaves float16's range where bfloat16 holds it"
+_BIAS = _Why("it is the gradient of a bias, one sum per channel", Errors.REDUCES)
+_RANGE = "its result leaves float16's range where bfloat16 holds it"
 _RANGE_FACTOR = _Why(_RANGE, Errors.SCALES)
 _RANGE_GRADIENT = _Why(_RANGE, Errors.GRADIENT, Others.SMOOTH)
 _RANGE_POWER = _Why(_RANGE, Errors.MAGNIFIES)
 _RANGE_DIFFERENCE = _Why(_RANGE, Errors.SUMS)
 _RANGE_NORMALIZATION = _Why(_RANGE, Errors.NORMALIZES)
-_LONG_SUM = _Why("long reduction: small terms vanish beside the sum", Errors.REDUCES)
-_LONG_PRODUCT = _Why(
-    "long product: magnifies the errors of its factors", Errors.MAGNIFIES
+_LONG_SUM = _Why(
+    "it is a long reduction, in which small terms vanish next to the sum",
+    Errors.REDUCES,
 )
-_LOSS = _Why("loss: its sums and exponentials need float32", Errors.REDUCES)
-_CHECKPOINT = _Why("writes a checkpoint, whose dtypes must stay", None)
-_ANY_UNARY = _Why("may be any chain of unary functions, Exp among them", None)
-_MOVES = "moves values without changing them"
+_LONG_PRODUCT = _Why(
+    "it is a long product, which magnifies the errors of its factors", Errors.MAGNIFIES
+)
+_LOSS = _Why("it is a loss, whose sums and exponentials need float32", Errors.REDUCES)
+_CHECKPOINT = _Why("it writes a checkpoint, whose dtypes must stay", None)
+_ANY_UNARY = _Why("it may be any chain of unary functions, Exp among them", None)
+_MOVES = "it moves values without changing them"
 _MOVEMENT = _Why(_MOVES, Errors.MOVES)
 _VIEW = _Why(_MOVES, Errors.MOVES)
 _IDENTITY = _Why(_MOVES, Errors.MOVES)
-_SELECTS = "selects among its inputs' values"
+_SELECTS = "it selects among its inputs' values"
 _SELECTION = _Why(_SELECTS, Errors.MOVES)
 _EXTREME = _Why(_SELECTS, Errors.MOVES)
-_SELECTED = "gradient of a selection: moves values"
+_SELECTED = "it is the gradient of a selection, which moves values"
 _SELECTION_GRADIENT = _Why(_SELECTED, Errors.GRADIENT, Others.SIGN)
 _EXTREME_GRADIENT = _Why(_SELECTED, Errors.GRADIENT, Others.SIGN)
-_SIGN = _Why("exact in any floating type", Errors.MOVES)
+_SIGN = _Why("it is exact in any floating type", Errors.MOVES)
 _SIGN_GRADIENT = _Why(
-    "gradient that looks at a sign only", Errors.GRADIENT, Others.SIGN
+    "it is a gradient that looks at a sign only", Errors.GRADIENT, Others.SIGN
 )
-_LIKE = _Why("looks at the shape only", Errors.IGNORES)
-_COMPARES = "compares values; the result is not floating"
+_LIKE = _Why("it looks at the shape only", Errors.IGNORES)
+_COMPARES = "it compares values, and its result is not floating"
 _COMPARISON = _Why(_COMPARES, Errors.JUMPS)
 _QUESTION = _Why(_COMPARES, Errors.JUMPS)
-_SHAPE = _Why("looks at the shape only", Errors.IGNORES)
-_ROUNDING = _Why("rounds to whole numbers", Errors.JUMPS)
-_RANK = _Why("ranks values; the order jumps", Errors.JUMPS)
-_SCATTER = _Why("moves values; sums few terms where indices repeat", Errors.REDUCES)
-_CONTROL = _Why("control flow: passes a value on", Errors.MOVES)
-_LIST = _Why("tensor list: passes elements on", Errors.MOVES)
+_SHAPE = _Why("it looks at the shape only", Errors.IGNORES)
+_ROUNDING = _Why("it rounds to whole numbers", Errors.JUMPS)
+_RANK = _Why("it ranks values, whose order jumps", Errors.JUMPS)
+_SCATTER = _Why(
+    "it moves values, and sums few terms where indices repeat", Errors.REDUCES
+)
+_CONTROL = _Why("it is control flow, which passes a value on", Errors.MOVES)
+_LIST = _Why("it is an op of tensor lists, which passes elements on", Errors.MOVES)
 
 # Lists for bfloat16 and for float16 -> why ops are on them -> which.
 _LISTS: Mapping[tuple[str, str], Mapping[_Why, str]] = {

@@ -330,8 +330,8 @@ class Graph:
         if len(order) != len(nodes):
             stuck = next(i for i, count in enumerate(waiting) if count > 0)
             raise GraphError(
-                f"node {nodes[stuck].name!r} lies on or behind a cycle that has no "
-                "NextIteration"
+                f"node {nodes[stuck].name!r} lies on a cycle, or after one, that has "
+                "no NextIteration"
             )
         return tuple(order)
 

@@ -1,15 +1,5 @@
 """Color the slots: the minimum cut at O1, what is eligible where forced.
 
-Two labels with pairwise terms that only charge disagreement are submodular, so the cut
-is the exact optimum of the cost model (Kolmogorov and Zabih, "What energy functions
-can be minimized via graph cuts?", PAMI 2004). The source side is low precision, the
-sink side float32.
-
-A tensor cast for several readers is cast, and charged, once. For port p and readers r:
-
-  cast up    p low, some r float32    p --c_up--> a --inf--> every r
-  cast down  p float32, some r low    every r --inf--> b --c_down--> p
-
 Slots that must share a color become one variable of the cut. The kernels that a colored
 plan uses are checked before it is used.
 
@@ -28,15 +18,10 @@ of either has none.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
-
-import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from grappler_pass.costs.model import COMMON_VARIANCE, KINDRED
 from grappler_pass.costs.op_classes import GATHER, MOVEMENT
@@ -49,173 +34,26 @@ from grappler_pass.eligibility.kernels import (
 )
 from grappler_pass.eligibility.known_wrong import may_be_wrong
 from grappler_pass.eligibility.reads import is_cast
-from grappler_pass.eligibility.regions import connected
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import Graph, Node, Port
+from grappler_pass.planning.cut import (
+    FLOAT32_SIDE,
+    CastTerm,
+    Problem,
+    cast_seconds,
+    islands,
+    minimum_cut,
+)
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
+from grappler_pass.planning.memory_price import (
+    SHARE,
+    bytes_problem,
+    lightest,
+    weighted,
+)
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import CastPrice, Prices
-
-# scipy returns a flow of 0 for capacities beyond int32; residual capacities reach
-# twice the largest one.
-INFINITY = 2**30
-_FINITE_SUM = 2**29
-
-FLOAT32_SIDE = -1
-
-
-class CastTerm(NamedTuple):
-    """What it costs when the two ends of one port's edges differ in color.
-
-    Attributes:
-      producer: variable that governs the port, FLOAT32_SIDE where it is fixed.
-      readers: variables that govern the reading inputs; FLOAT32_SIDE for fixed ones.
-      up_seconds: charged once when the producer is low and any reader is float32.
-      down_seconds: charged once when the producer is float32 and any reader is low.
-      error: standard deviation of the logarithm of either.
-    """
-
-    producer: int
-    readers: frozenset[int]
-    up_seconds: float
-    down_seconds: float
-    error: float = 0.0
-
-
-class Problem(NamedTuple):
-    """What each binary variable costs float32 and low, and a term for each port."""
-
-    float32_seconds: Sequence[float]
-    low_seconds: Sequence[float]
-    casts: Sequence[CastTerm]
-
-    def seconds(self, low: Sequence[bool]) -> float:
-        """Return the cost of an assignment."""
-        nodes = sum(
-            low_s if is_low else f32_s
-            for is_low, f32_s, low_s in zip(
-                low, self.float32_seconds, self.low_seconds, strict=True
-            )
-        )
-        return nodes + sum(cast_seconds(term, low) for term in self.casts)
-
-
-def cast_seconds(term: CastTerm, low: Sequence[bool]) -> float:
-    """Return the seconds of the casts at one port under an assignment."""
-    readers_low = [r != FLOAT32_SIDE and low[r] for r in term.readers]
-    if term.producer != FLOAT32_SIDE and low[term.producer]:
-        return 0.0 if all(readers_low) else term.up_seconds
-    return term.down_seconds if any(readers_low) else 0.0
-
-
-def seconds_of_flips(problem: Problem, low: Sequence[bool]) -> list[float]:
-    """Return for each variable the seconds that its change would add."""
-    own = zip(low, problem.float32_seconds, problem.low_seconds, strict=True)
-    more = [f32_s - low_s if is_low else low_s - f32_s for is_low, f32_s, low_s in own]
-    flipped = list(low)
-    for term in problem.casts:
-        present = cast_seconds(term, low)
-        for variable in {term.producer, *term.readers} - {FLOAT32_SIDE}:
-            flipped[variable] = not low[variable]
-            more[variable] += cast_seconds(term, flipped) - present
-            flipped[variable] = low[variable]
-    return more
-
-
-def minimum_cut(problem: Problem, *, low_at_ties: bool = False) -> tuple[bool, ...]:
-    """Return for every variable whether it is low; ties go to float32 by default.
-
-    Seconds are rounded to 2**-29 of the sum of all terms; a smaller difference counts
-    as a tie. A side that takes infinitely long is not chosen.
-    """
-    count = len(problem.float32_seconds)
-    # Variables first, then the source and the sink, then what joins readers.
-    source, sink = count, count + 1
-    edges, vertices = _edges(problem, source, sink)
-    if not edges:
-        return (low_at_ties,) * count
-    rows, columns, seconds = (np.array(part) for part in zip(*edges, strict=True))
-    # Integers whose finite sum stays below what int32 holds.
-    finite = np.isfinite(seconds)
-    scale = _FINITE_SUM / max(float(seconds[finite].sum()), 1e-30)
-    scaled = np.full(len(edges), INFINITY, dtype=np.int64)
-    scaled[finite] = np.floor(seconds[finite] * scale).astype(np.int64)
-    assert scaled[finite].sum() < INFINITY, "capacities exceed what is infinite"
-    matrix = coo_matrix((scaled, (rows, columns)), shape=(vertices, vertices)).tocsr()
-    # What has no choice may pay for a cast on the same edge.
-    matrix.data = np.minimum(matrix.data, INFINITY)
-    capacities = matrix.astype(np.int32)
-    residual = (capacities - maximum_flow(capacities, source, sink).flow).tocsr()
-    residual.data[residual.data < 0] = 0
-    residual.eliminate_zeros()
-    # What the source still reaches is the smallest low side among all minimum cuts;
-    # what still reaches the sink, the smallest float32 side.
-    start, end = source, sink
-    if low_at_ties:
-        residual, start, end = residual.T.tocsr(), end, start
-    reached = np.zeros(vertices, dtype=bool)
-    reached[breadth_first_order(residual, start, return_predecessors=False)] = True
-    assert not reached[end], "an augmenting path is left: the flow is not maximal"
-    return tuple(bool(b) != low_at_ties for b in reached[:count])
-
-
-_Edge = tuple[int, int, float]
-
-
-def _edges(problem: Problem, source: int, sink: int) -> tuple[list[_Edge], int]:
-    """Return the edges of the network with their seconds, and its size."""
-    edges: list[_Edge] = []
-    for v, (f32, low) in enumerate(
-        zip(problem.float32_seconds, problem.low_seconds, strict=True)
-    ):
-        if low < f32:
-            edges.append((source, v, f32 - low))
-        elif f32 < low:
-            edges.append((v, sink, low - f32))
-    vertices = sink + 1
-    for term in problem.casts:
-        readers = term.readers - {term.producer}
-        if readers and term.producer != FLOAT32_SIDE and term.up_seconds > 0.0:
-            ends = {sink} if FLOAT32_SIDE in readers else readers
-            edges += _charged_once(term.producer, ends, term.up_seconds, vertices)
-            vertices += len(ends) > 1
-        readers -= {FLOAT32_SIDE}
-        if readers and term.down_seconds > 0.0:
-            target = sink if term.producer == FLOAT32_SIDE else term.producer
-            down = _charged_once(target, readers, term.down_seconds, vertices)
-            edges += [(to, begin, seconds) for begin, to, seconds in down]
-            vertices += len(readers) > 1
-    return edges, vertices
-
-
-def _charged_once(
-    begin: int, ends: Set[int], seconds: float, joint: int
-) -> list[_Edge]:
-    """Return edges to some ends of which any number costs as much as one."""
-    if len(ends) == 1:
-        return [(begin, end, seconds) for end in ends]
-    return [(begin, joint, seconds), *((joint, end, np.inf) for end in sorted(ends))]
-
-
-def islands(
-    problem: Problem, low: Sequence[bool], anchors: Iterable[int]
-) -> tuple[int, ...]:
-    """Return the low variables of an assignment with no anchor in low reach of them.
-
-    Anchors are the variables of allow slots.
-    """
-
-    def is_low(variable: int) -> bool:
-        return variable != FLOAT32_SIDE and low[variable]
-
-    pairs = [(variable, variable) for variable in filter(is_low, range(len(low)))]
-    for term in problem.casts:
-        if is_low(term.producer):
-            pairs += ((term.producer, r) for r in filter(is_low, term.readers))
-    wanted = set(anchors)
-    alone = (group for group in connected(pairs) if wanted.isdisjoint(group))
-    return tuple(sorted(itertools.chain.from_iterable(alone)))
 
 
 def problem_from_prices(draft: Draft, tie: float = 0.0) -> Problem:
@@ -398,19 +236,26 @@ def color_slots(draft: Draft) -> Draft:
         return colored(draft.recalled, (Cause.RESUMED for _ in slots))
     if settings.opt_level not in (PRICED, *FORCED):
         return all_alike(Cause.LEVEL)
-    problem = problem_from_prices(draft)
-    low, causes = _colors(draft, problem)
-    low_nodes = (node for node, variable, _, _ in priced_nodes(draft) if low[variable])
-    casts = ((cast_seconds(term, low), term) for term in problem.casts)
-    gain = Gain(
-        problem.seconds([False] * len(low)) - problem.seconds(low),
-        gain_error(draft.view, draft.prices, low_nodes, casts),
-        draft.beside_nodes + sum(draft.prices.float32),
+    problem, is_forced = problem_from_prices(draft), settings.opt_level in FORCED
+    if is_forced:
+        wanted = _forced_problem(draft, problem)
+    else:
+        wanted = problem_from_prices(draft, settings.tie)
+    low, causes = _colors(draft, wanted)
+    is_light = False
+    if settings.saves_memory and not is_forced:
+        low, causes, is_light = _lighter(draft, problem, wanted, (low, causes))
+    gain = _gain(draft, problem, low)
+    # Of a cut that takes no 16 bits: what they would come to wherever they may be.
+    tried = gain if any(low) else _gain(draft, problem, [True] * len(low))
+    draft = dataclasses.replace(
+        draft, low_speedup=tried.step / (tried.step - tried.seconds)
     )
-    is_sure = settings.opt_level in FORCED or gain.is_sure(settings.margin)
+    is_sure = is_forced or is_light or gain.is_sure(settings.margin)
     is_used = is_sure or (settings.own_steps is not None and gain.may_be_worth_it)
     if not is_used:
-        causes |= {v: Cause.MARGIN for v, is_low in enumerate(low) if is_low}
+        why = Cause.HOST if draft.is_host_bound else Cause.MARGIN
+        causes |= {v: why for v, is_low in enumerate(low) if is_low}
     draft = colored(
         (is_used and slot in variables and low[variables[slot]] for slot in slots),
         (causes.get(variables.get(slot, FLOAT32_SIDE), Cause.COST) for slot in slots),
@@ -422,9 +267,54 @@ def color_slots(draft: Draft) -> Draft:
     return dataclasses.replace(draft, is_certain=is_certain)
 
 
-def _colors(
-    draft: Draft, problem: Problem
-) -> tuple[tuple[bool, ...], dict[int, Cause]]:
+def _gain(draft: Draft, problem: Problem, low: Sequence[bool]) -> Gain:
+    """Return what an assignment of types is predicted to save."""
+    low_nodes = (node for node, variable, _, _ in priced_nodes(draft) if low[variable])
+    casts = [(cast_seconds(term, low), term) for term in problem.casts]
+    saved = problem.seconds([False] * len(low)) - problem.seconds(low)
+    float32 = sum(draft.prices.float32)
+    starts = sum(seconds > 0.0 for seconds, _ in casts)
+    step = draft.step_seconds(float32)
+    return Gain(
+        step - draft.step_seconds(float32 - saved, starts),
+        gain_error(draft.view, draft.prices, low_nodes, casts),
+        step,
+    )
+
+
+_Colors = tuple[tuple[bool, ...], dict[int, Cause]]
+
+
+def _lighter(
+    draft: Draft, problem: Problem, wanted: Problem, fastest: _Colors
+) -> tuple[tuple[bool, ...], dict[int, Cause], bool]:
+    """Return the colors that hold the least, and whether they pay by that alone.
+
+    They may take half of the share of a step that memory may cost.
+    """
+
+    def seconds(colors: _Colors) -> float:
+        gain = _gain(draft, problem, colors[0])
+        return gain.step - gain.seconds
+
+    held = bytes_problem(draft)
+    all_float32: _Colors = ((False,) * len(held.float32_seconds), {})
+    float32_bytes = held.seconds(all_float32[0])
+    shortest = min(seconds(fastest), seconds(all_float32))
+    most = (1.0 + SHARE / 2) * shortest
+    found = lightest(
+        lambda weight: _colors(draft, weighted(wanted, held, weight)),
+        seconds,
+        most,
+        4.0 * SHARE * shortest / max(float32_bytes, 1.0),
+    )
+    low, causes = found or fastest
+    is_light = held.seconds(low) < float32_bytes
+    is_light &= seconds((low, causes)) <= most
+    return low, causes, is_light
+
+
+def _colors(draft: Draft, wanted: Problem) -> _Colors:
     """Return which variables are low, and why some had no choice.
 
     What is kept in float32 after a cut changes what its neighbors cost, so that it is
@@ -432,10 +322,6 @@ def _colors(
     """
     variables = draft.constraints.variables
     is_forced = draft.settings.opt_level in FORCED
-    if is_forced:
-        wanted = _forced_problem(draft, problem)
-    else:
-        wanted = problem_from_prices(draft, draft.settings.tie)
     both = list(zip(wanted.float32_seconds, wanted.low_seconds, strict=True))
     allowed = {variables[slot] for slot in draft.constraints.allow}
     written = (variables[s] for s in draft.written_slots if s in variables)
@@ -445,7 +331,7 @@ def _colors(
         float32_seconds, low_seconds = zip(*sides, strict=True)
         pinned = Problem(float32_seconds, low_seconds, wanted.casts)
         low = minimum_cut(pinned, low_at_ties=is_forced)
-        alone = islands(problem, low, allowed)
+        alone = islands(wanted, low, allowed)
         if not alone:
             return low, causes
         causes |= dict.fromkeys(alone, Cause.ISLAND)

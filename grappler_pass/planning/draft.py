@@ -47,8 +47,8 @@ class Conversion(NamedTuple):
         the way up, so that 16 bits cross the wire.
       hoist: for a variable read inside loops, the Enter nodes its handle came in
         through, innermost first; the read and its cast move outside of them.
-      waits_for: nodes, by number, that run before the cast beside its source, which is
-        a ref variable's memory.
+      waits_for: nodes, by number, that run before the cast beside its source: where
+        that is a ref variable's memory, and where the cast is read late.
       folds: whether it is made beforehand, from a constant; no cast is needed.
     """
 
@@ -127,7 +127,8 @@ class Trial:
       seconds_before: predicted of `before`.
       seconds_after: predicted of `after`.
       name: of the graph, shown and to recognize it by.
-      peak_bytes: predicted of live activations, of the larger graph.
+      added_bytes: that running the larger graph is predicted to add to its variables,
+        inputs and constants.
       is_certain: whether the predicted gain is so large that no doubt is left.
       is_sure: whether it is large enough for prices alone to decide.
       prices: of nodes that are in 16 bits in `after`, by "name:op".
@@ -140,7 +141,7 @@ class Trial:
     seconds_before: float
     seconds_after: float
     name: str = ""
-    peak_bytes: int = 0
+    added_bytes: int = 0
     is_certain: bool = False
     is_sure: bool = True
     prices: Mapping[str, NodePrices] = dataclasses.field(default_factory=dict)
@@ -153,8 +154,8 @@ class Outcome(enum.Enum):
     UNASKED = ""
     FASTER = "earlier steps were faster with it"
     SLOWER = "earlier steps were not faster with it"
-    OPEN = "in doubt: applied, until calls from the fifth on have been compared"
-    WITHHELD = "in doubt: float32, until calls from the 21st on have been compared"
+    OPEN = "a close call: applied, until calls from the fifth on have been compared"
+    WITHHELD = "a close call: float32, until calls from the 21st on have been compared"
     KERNEL_STATE = "predictions decide: steps cannot be compared, as kernels keep state"
     UNKNOWN = "predictions decide"
 
@@ -206,12 +207,14 @@ class Settings:
       home: where nodes run that name no device; None: all of them name one.
       own_steps: decide at O1 what the prices leave uncertain; None: prices decide.
       memory: knows plans that are not to be made again; None: all are.
-      fusions: names of the rewrites beside types, of `fusions.RULES`.
+      fusions: names of the fusions, of `fusions.RULES`.
+      onednn: whether TensorFlow's kernels of oneDNN are on.
       keeps_weights: whether the process keeps what its graphs compute of variables
         alone (`fusions.kept_weights`): its variables change seldom.
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
-      predicts_memory: whether the plan is shown, and so has bytes of activations.
+      saves_memory: whether a step may take a little longer to hold less.
+      predicts_memory: whether the plan is shown, and so says what a step holds.
       kernels: knows which 16-bit kernels compute wrong numbers; None: all are trusted.
       layouts: chooses layouts of convolutions on GPUs anew once they are in 16 bits;
         None: they stay as they are.
@@ -230,8 +233,10 @@ class Settings:
     own_steps: OwnSteps | None = None
     memory: PlanMemory | None = None
     fusions: tuple[str, ...] = ()
+    onednn: bool = True
     keeps_weights: bool = False
     fold_constants: bool = True
+    saves_memory: bool = False
     predicts_memory: bool = True
     kernels: Kernels | None = None
     layouts: Layouts | None = None
@@ -247,8 +252,11 @@ class Draft:
     """A rewrite under way; what later stages fill in is unset before them.
 
     Attributes:
-      given: the graph as it arrived, `graph_def` with what is fused in it.
+      given: the graph as it arrived, with scalars that are shared computed once;
+        `graph_def` is that with what is fused in it.
       is_shown: whether somebody asks what the graph takes, whatever comes of it.
+      low_speedup: predicted of the cheapest types that have 16 bits, or else of 16 bits
+        wherever they may be; without fusions. 0 if not known.
       kept: weights that cost no cast, since they are kept in 16 bits between calls.
     """
 
@@ -269,6 +277,7 @@ class Draft:
     low: tuple[bool, ...] = _LATER
     fallback: tuple[Cause | None, ...] = _LATER
     gain_error: float = 0.0
+    low_speedup: float = 0.0
     is_sure: bool = True
     is_certain: bool = False
     is_open: bool = False
@@ -304,6 +313,27 @@ class Draft:
     def beside_nodes(self) -> float:
         """Seconds per step that the graph takes on the host, whatever its types."""
         return self.settings.models["CPU"].profile.call_seconds + self.prices.executor
+
+    def step_seconds(self, device: float, starts: float = 0.0) -> float:
+        """Return what a step takes: the device computes while its host starts ops.
+
+        Args:
+          device: seconds that its nodes and casts take.
+          starts: ops that are started beside those of the graph as given.
+        """
+        host = self.prices.host + starts * self.prices.start
+        return self.beside_nodes + max(device, host)
+
+    @property
+    def least_device_seconds(self) -> float:
+        """Seconds of the nodes, each in the faster type, if casts took no time."""
+        both = zip(self.prices.float32, self.prices.low, strict=True)
+        return sum(min(a, a if b is None else b) for a, b in both)
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Return whether a GPU's host bounds what 16 bits can gain."""
+        return 0.0 < self.prices.host >= self.least_device_seconds
 
     @property
     def low_nodes(self) -> frozenset[int]:

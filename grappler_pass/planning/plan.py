@@ -15,10 +15,10 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from grappler_pass.eligibility.exclusions import CALL_SCOPE, GRADIENT_SCOPE
-from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
+from grappler_pass.eligibility.reasons import DECIDED, KEPT_FOR, LOW, cause_of
 from grappler_pass.eligibility.reasons import Cause as Cause
 from grappler_pass.eligibility.reasons import Reason as Reason
 from grappler_pass.graph.type_slots import TypeSlot
@@ -54,6 +54,8 @@ class Decision:
       source: where the price comes from: "learned" (from steps), "profile" or
         "roofline"; of two the less sure one.
       error: standard deviation of the price's logarithm: 0.1 is about 10 %.
+      is_product: whether it is a matrix product or convolution that may be in 16 bits;
+        at O3 whatever may be.
     """
 
     slot: TypeSlot
@@ -67,6 +69,7 @@ class Decision:
     shape: tuple[int | None, ...] | None = None
     source: str = ""
     error: float = 0.0
+    is_product: bool = False
 
     @property
     def is_low(self) -> bool:
@@ -76,18 +79,22 @@ class Decision:
     @property
     def why(self) -> str:
         """Return the reason as a sentence, with the figure that decided."""
-        (cause, detail), sentence = self.reason, self.reason.cause.value
-        other, more = _OTHER_TYPES.get(cause), self.other_seconds
-        # Where the row's times do not show it.
-        if other is not None and more is not None:
-            # A cut is exact but for the rounding of its seconds.
-            more = more if cause is Cause.MEMORY else max(more, 0.0)
-            taken = "as long"
-            if more:
-                sign = "more" if more > 0.0 else "less"
-                taken = f"{abs(more * _MILLI):.3g} ms {sign}"
-            sentence += f" ({other} here alone would take {taken}, casts included)"
-        return f"{sentence}: {detail}" if detail else sentence
+        return self.reason.text(self.figure)
+
+    @property
+    def figure(self) -> str:
+        """Return what decided in brackets, behind a space; "" where times show it."""
+        cause, more = self.reason.cause, self.other_seconds
+        other = _OTHER_TYPES.get(cause)
+        if other is None or more is None:
+            return ""
+        # A cut is exact but for the rounding of its seconds.
+        more = more if cause is Cause.MEMORY else max(more, 0.0)
+        taken = "as long"
+        if more:
+            sign = "more" if more > 0.0 else "less"
+            taken = f"{abs(more * _MILLI):.3g} ms {sign}"
+        return f" ({other} here alone would take {taken}, casts included)"
 
     @property
     def gain_seconds(self) -> float:
@@ -114,7 +121,7 @@ _FUSED = Reason(Cause.FUSED)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fusion:
-    """A rewrite beside types.
+    """A fusion.
 
     Attributes:
       rule: its name, as in `fusions.RULES`.
@@ -135,6 +142,11 @@ _MEBI = 2**20
 _WIDE = 2.0
 # From what share of the bytes on weights are named.
 _NAMED_SHARE = 0.01
+# Of the time, from what on a summary says what it is kept for.
+_LEAST_SHARE = 0.005
+# What is printed as 1.01 times as fast, or more.
+_GAIN = 1.005
+_WORDS_OF_CAUSE = {c: words for words, causes in KEPT_FOR.items() for c in causes}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -145,27 +157,41 @@ class Plan:
       decisions: one per slot, in the graph's node order unless sorted.
       low_dtype: "bfloat16" or "float16".
       opt_level: "O0" to "O3".
-      graph: a name for the graph, for people.
+      graph: a human-readable name for the graph.
       profile: name of the device profile that priced it.
-      seconds_before: predicted seconds per step in float32, the executor's included.
+      seconds_before: predicted seconds per step of the graph as it was traced, in
+        float32, the executor's included.
       seconds_after: predicted seconds per step under this plan, casts included.
       call_seconds: what starting the graph takes, whatever it computes; part of both.
       casts: casts inserted (a tensor cast for several readers counts once).
       casts_removed: casts of the given graph that were absorbed.
       gain_error: standard deviation of the gain in seconds per step; 0 if not known.
-      peak_bytes_before: predicted of live activations in float32; 0 if not known.
+      low_speedup: predicted speed-up of its types without its fusions; where all types
+        stay float32, of those with 16 bits that were looked at. 0 if not known.
+      peak_bytes_before: predicted to be held at once in float32; 0 if not known.
       peak_bytes_after: the same under this plan.
-      weight_bytes_after: of them, copies of weights in 16 bits.
+      held_bytes: of either, variables, inputs and constants.
+      weight_bytes_after: of the second, copies of weights in 16 bits.
+      recomputed: operations that run again so that the step holds less.
+      started_before: ops that a step starts in the graph as it arrived; 0 if they were
+        not counted.
+      started_after: the same under this plan, with shared scalars computed once.
       selected_from: the summary of the plan whose rows these are a selection of.
-      fusions: rewrites beside types, of which the rows are the result.
-      traced_fusions: those that the graph was traced with; they are there whether or
-        not this plan is applied, and are in neither of the predicted times.
+      fusions: fusions, of which the rows are the result.
+      traced_fusions: those that the graph was traced with, and scalars that are
+        computed once; they are there whether or not this plan is applied, and so
+        neither of the predicted times has what they save.
       declined_fusions: those that could be done and are not.
       outcome: what decides, or has decided, whether it is applied; "" where that is
         its predicted gain alone.
       unchecked: which of its 16-bit kernels have not been checked; "" where all have.
-      guessed: which sizes its prices are guesses for; "" where all are known.
+      host_bound: that the host starts its ops no faster than a GPU runs them, and what
+        compiling would do about it; "" where it does.
+      guessed: which sizes its prices are guesses for, and which device was not
+        measured; "" where all are known.
     """
+
+    JSON_PROPERTIES: ClassVar = ("seconds_float32", "predicted_speedup")
 
     decisions: tuple[Decision, ...]
     low_dtype: str
@@ -178,15 +204,21 @@ class Plan:
     casts: int = 0
     casts_removed: int = 0
     gain_error: float = 0.0
+    low_speedup: float = 0.0
     peak_bytes_before: int = 0
     peak_bytes_after: int = 0
+    held_bytes: int = 0
     weight_bytes_after: int = 0
+    recomputed: int = 0
+    started_before: float = 0.0
+    started_after: float = 0.0
     selected_from: str = ""
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
     declined_fusions: tuple[Fusion, ...] = ()
     outcome: str = ""
     unchecked: str = ""
+    host_bound: str = ""
     guessed: str = ""
 
     @property
@@ -196,7 +228,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """True if the graph stays unchanged."""
+        """True if the graph stays in float32 as it was traced, or shares scalars."""
         return not self.fusions and not any(row.is_low for row in self.decisions)
 
     @property
@@ -205,11 +237,36 @@ class Plan:
         return not any(row.reason.cause in DECIDED for row in self.decisions)
 
     @property
+    def seconds_float32(self) -> float:
+        """Predicted seconds per step in float32 without tf-amp; 0 if not known."""
+        saved = sum(fusion.seconds for fusion in self.traced_fusions)
+        return self.seconds_before + saved if self.seconds_before else 0.0
+
+    @property
+    def seconds_fused(self) -> float:
+        """Predicted seconds per step in float32 with fusions; 0 if not known."""
+        saved = sum(fusion.seconds for fusion in self.fusions)
+        return self.seconds_before - saved if self.seconds_before else 0.0
+
+    @property
     def predicted_speedup(self) -> float:
-        """Seconds before over seconds after; 1.0 where nothing is known."""
-        if self.seconds_after <= 0.0:
-            return 1.0
-        return self.seconds_before / self.seconds_after
+        """Speed-up over float32 without tf-amp; 1.0 where nothing is known."""
+        return self.seconds_float32 / self.seconds_after if self.seconds_after else 1.0
+
+    @property
+    def rewrite_speedup(self) -> float:
+        """Speed-up over the graph as it was traced, which its steps are compared with.
+
+        1.0 where nothing is known.
+        """
+        return self.seconds_before / self.seconds_after if self.seconds_after else 1.0
+
+    @property
+    def compared_with(self) -> str:
+        """Return what its steps are compared with, in words."""
+        saved = self.seconds_float32 - self.seconds_before
+        is_fused = saved > _LEAST_SHARE * self.seconds_before
+        return "float32 with the same fusions" if is_fused else "float32"
 
     def sorted_by_value(self) -> Plan:
         """Return the plan with the most valuable decisions first."""
@@ -272,15 +329,32 @@ class Plan:
 
     def verdict(self) -> str:
         """Return `summary`, and which sizes it is a guess for."""
-        return f"{self.summary()}. {self.guessed}" if self.guessed else self.summary()
+        return f"{self.summary()} {self.guessed}" if self.guessed else self.summary()
 
     def summary(self) -> str:
-        """Return one line: converted share, casts, predicted step, main obstacles.
+        """Return one line: the time in 16 bits, the expected gain, what is float32.
 
         A selection of rows keeps the line of the whole plan.
         """
         if self.selected_from:
             return self.selected_from
+        nodes = planned_nodes(self.decisions)
+        fused = len(self.fusions) + len(self.traced_fusions)
+        fusions = f", with {fused} fusion{'s'[: fused != 1]}" if fused else ""
+        kept, again = _kept_for(nodes), ""
+        if self.recomputed:
+            ending = "s"[: self.recomputed != 1]
+            again = f"{self.recomputed} operation{ending} run again to hold less"
+        return (
+            f"{self.graph or 'graph'}: {self._types_text(nodes)}{fusions}. "
+            f"{self._time_text()}{self._memory_text()}."
+            f"{kept and f' Why float32: {kept}.'}"
+            f"{_sentence(again)}{_sentence(self.host_bound)}"
+            f"{_sentence(self.outcome)}{_sentence(self.unchecked)}"
+        )
+
+    def details(self) -> str:
+        """Return one line for developers: counts of attributes, casts and causes."""
         low = sum(d.is_low for d in self.decisions)
         causes = Counter(
             d.reason.cause.name.lower() for d in self.decisions if not d.is_low
@@ -293,24 +367,67 @@ class Plan:
             f"attributes to {self.low_dtype} ({self.opt_level}, "
             f"{self.profile or 'no profile'}), {self.casts} casts added, "
             f"{self.casts_removed} removed; predicted step "
-            f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
-            f"ms ({self.speedup_text}){self._memory_text()}; "
-            f"kept: {kept or 'nothing'}{fused and f'; fused: {fused}'}"
+            f"{self.seconds_float32 * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
+            f"ms ({self.speedup_text}){self._started_text()}; "
+            f"kept: {kept or 'nothing'}"
+            f"{fused and f'; fused: {fused}'}"
             f"{self.outcome and f'; {self.outcome}'}"
             f"{self.unchecked and f'; {self.unchecked}'}"
         )
 
+    def _started_text(self) -> str:
+        if not self.started_before:
+            return ""
+        return f", {self.started_before:.0f} -> {self.started_after:.0f} started ops"
+
+    @property
+    def low_share(self) -> float | None:
+        """Of the predicted time of its operations that in 16 bits; None: not known."""
+        nodes = planned_nodes(self.decisions)
+        seconds = sum(node.seconds for node in nodes)
+        low = sum(node.seconds for node in nodes if node.main.is_low)
+        return low / seconds if seconds else None
+
+    def _types_text(self, nodes: tuple[PlannedNode, ...]) -> str:
+        low = sum(node.main.is_low for node in nodes)
+        if not low:
+            return "it stays float32"
+        if self.low_share is None:
+            return f"{low} of {len(nodes)} operations are in {self.low_dtype}"
+        return f"{self.low_share:.0%} of the time is in {self.low_dtype}"
+
+    def _time_text(self) -> str:
+        if not self.seconds_before:
+            return "Its time is not known"
+        device = f" on {self.profile}" if self.profile else ""
+        before, after = self.seconds_float32 * _MILLI, self.seconds_after * _MILLI
+        text = f"A step is expected to take {after:.3g} ms{device}"
+        if self.is_empty and self.compared_with == "float32":
+            return text
+        alone = self.seconds_float32 / self.seconds_fused
+        is_mixed = any(row.is_low for row in self.decisions)
+        fused = (
+            f"; with fusions alone {alone:.2f}x" if alone > _GAIN and is_mixed else ""
+        )
+        return f"{text} instead of {before:.3g} ms ({self.speedup_text}{fused})"
+
     def _memory_text(self) -> str:
         if not self.peak_bytes_before:
             return ""
-        sizes = (self.peak_bytes_before, self.peak_bytes_after, self.weight_bytes_after)
-        before, after, weights = (
+        before, after, held, copies = (
             f"{count:.3g}" if count < 1000 else f"{count:.0f}"
-            for count in (size / _MEBI for size in sizes)
+            for count in (
+                self.peak_bytes_before / _MEBI,
+                self.peak_bytes_after / _MEBI,
+                self.held_bytes / _MEBI,
+                self.weight_bytes_after / _MEBI,
+            )
         )
-        is_much = self.weight_bytes_after > _NAMED_SHARE * self.peak_bytes_after
-        of_it = f", {weights} of it weights in {self.low_dtype}" if is_much else ""
-        return f", activations {before} -> {after} MiB{of_it}"
+        parts = f"{held} of it variables and inputs"
+        if self.weight_bytes_after > _NAMED_SHARE * self.peak_bytes_after:
+            parts += f", {copies} weights in {self.low_dtype}"
+        instead = f" instead of {before} MiB" if before != after else ""
+        return f", and {after} MiB of memory ({parts}){instead}"
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
@@ -353,9 +470,27 @@ class Plan:
         Raises:
           MissingExtraError: Jinja2 or plotly is not installed.
         """
-        from tf_amp.report import plans
+        from tf_amp.report import plan_page
 
-        return plans.page_of(self)
+        return plan_page.page_of(self)
+
+
+def _kept_for(nodes: Iterable[PlannedNode]) -> str:
+    """Say what share of the time is in float32 for what, the largest first."""
+    seconds: dict[str, float] = {}
+    total = 0.0
+    for node in nodes:
+        total += node.seconds
+        words = _WORDS_OF_CAUSE.get(node.main.reason.cause)
+        if words and node.main.dtype == "float32":
+            seconds[words] = seconds.get(words, 0.0) + node.seconds
+    ranked = sorted(seconds, key=lambda words: -seconds[words])[:3]
+    shown = [words for words in ranked if seconds[words] > _LEAST_SHARE * total]
+    return ", ".join(f"{seconds[words] / total:.0%} {words}" for words in shown)
+
+
+def _sentence(text: str) -> str:
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _times(ratio: float) -> str:
@@ -385,6 +520,7 @@ class PlannedNode(NamedTuple):
       label: the rest of its name.
       main: the row that stands for it: that of a slot that moves to 16 bits, if any.
       seconds_float32: predicted seconds per step in float32.
+      seconds_low: the same at the low dtype; None where it was never an option.
       cast_seconds: predicted seconds of the casts in front of it.
       seconds: predicted seconds per step under the plan, with these casts.
     """
@@ -394,6 +530,7 @@ class PlannedNode(NamedTuple):
     label: str
     main: Decision
     seconds_float32: float
+    seconds_low: float | None
     cast_seconds: float
     seconds: float
 
@@ -477,6 +614,7 @@ def _node(name: str, rows: list[Decision], scopes: set[str]) -> PlannedNode:
         label=label,
         main=main,
         seconds_float32=priced.seconds_float32,
+        seconds_low=priced.seconds_low,
         cast_seconds=priced.cast_seconds,
         seconds=(own or 0.0) + priced.cast_seconds,
     )

@@ -2,34 +2,23 @@
 
 Of every node at both dtypes, of every cast, as often as its loop runs it, with the
 error of each. What the assignment problem makes of them is `coloring`'s.
-
-TensorFlow's inference forgets the elements of a tensor list that goes around a loop,
-and with them every shape in the backward pass of a recurrent network. What was pushed
-shows what is popped; a few rules carry the shape on. A wrong guess makes a price wrong.
-Where rounding does harm depends on what is broadcast, too, so of that nothing is
-guessed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from typing import NamedTuple
 
-import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, OpCall, attrs_from_node_def
-from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
-from grappler_pass.costs.model import roofline_error
-from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS, REDUCTIONS
+from grappler_pass.costs.calls import FLOATING, Price, TensorSpec
+from grappler_pass.costs.op_classes import ELEMENTWISE, FREE_OPS
 from grappler_pass.eligibility.fused_ops import RESHAPING_NODES, lost_shape
 from grappler_pass.eligibility.reads import VariableReads, is_free_down
-from grappler_pass.graph import op_table as table
-from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS, ROOTS, VIEW_OPS
-from grappler_pass.graph.op_traits import is_random
+from grappler_pass.graph.op_table import ADDITION_OPS, IDENTITY_OPS, PRODUCT_OPS, ROOTS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, variable_shape
 from grappler_pass.graph.type_slots import (
     DTYPE_ENUMS,
@@ -39,108 +28,6 @@ from grappler_pass.graph.type_slots import (
     dtype_name,
 )
 from grappler_pass.graph.view import Graph, Node, Port
-from grappler_pass.graph.walks import reached
-
-# Results have the shape of the first operand; of these, of any.
-_ONE_OF_ALL = table.MERGE_OPS | {"AddN"}
-_PASS = table.FORWARDING_OPS | _ONE_OF_ALL | {"Cast", "ZerosLike"}
-# What has fewer dimensions is often broadcast.
-_LEAST_RANK = 2
-
-
-def fill_shapes(view: Graph, shapes: Shapes) -> Shapes:
-    """Return a graph's shapes with what the rules can tell of unknown ones."""
-    if not any(node.op in table.POPPED_OUTPUT for node in view.nodes):
-        return shapes
-    filled = dict(shapes)
-    # The second sweep carries on what came around a loop.
-    for i in (*view.order, *view.order):
-        node = view.nodes[i]
-        known = filled.get(node.name, ())
-        if all(map(_is_known, known)) or not node.inputs:
-            continue
-        if (guess := _guess(view, filled, node)) is None:
-            continue
-        # A guess of another rank than TensorFlow's own inference is wrong.
-        if any(shape and len(shape) != len(guess) for shape in known):
-            continue
-        # A popped list has but one tensor.
-        only = table.POPPED_OUTPUT.get(node.op)
-        count = max(len(known), 1 if only is None else only + 1)
-        padded = (*known, *[None] * (count - len(known)))
-        filled[node.name] = tuple(
-            guess if not _is_known(shape) and only in (None, output) else shape
-            for output, shape in enumerate(padded)
-        )
-    return filled
-
-
-def _guess(view: Graph, shapes: Shapes, node: Node) -> Shape | None:
-    """Return the shape of a node's results by those of its operands, if that tells."""
-    inputs = [known_shape(shapes, view, port) for port in node.inputs]
-    known = [shape for shape in inputs if shape is not None and _is_known(shape)]
-    if node.op in table.POPPED_OUTPUT:
-        return _pushed(view, shapes, node)
-    if node.op in _PASS:
-        # What a switch is turned by, and how large a frame is, are no data.
-        count = len(inputs) if node.op in _ONE_OF_ALL else 1
-        return next(filter(_is_known, inputs[:count]), None)
-    if node.op in MATMULS:
-        left, right = inputs[:2]
-        if left is None or right is None or len(left) != 2 or len(right) != 2:
-            return None
-        attrs = node.proto.attr
-        rows = left[1 if "transpose_a" in attrs and attrs["transpose_a"].b else 0]
-        columns = right[0 if "transpose_b" in attrs and attrs["transpose_b"].b else 1]
-        return (rows, columns)
-    if node.op == "BiasAddGrad":
-        return inputs[0][-1:] if _is_known(inputs[0]) and inputs[0] else None
-    if node.op == "ConcatV2":
-        parts = [shape for shape in inputs[:-1] if shape and _is_known(shape)]
-        last = view.nodes[node.inputs[-1].node]
-        if last.op != "Const" or len(parts) < len(inputs) - 1:
-            return None
-        value = tf.make_ndarray(last.proto.attr["value"].tensor)
-        axis = int(value.item()) % len(parts[0])
-        total = sum(shape[axis] or 0 for shape in parts)
-        return (*parts[0][:axis], total, *parts[0][axis + 1 :])
-    if node.op in ELEMENTWISE or node.op == "BiasAdd":
-        # Beside an unknown shape a vector may be a bias.
-        least = 0 if len(known) == len(inputs) else _LEAST_RANK
-        if max(map(len, known), default=-1) < least:
-            return None
-        try:
-            return np.broadcast_shapes(*known)  # type: ignore[arg-type]
-        except ValueError:
-            return None
-    return None
-
-
-def _pushed(view: Graph, shapes: Shapes, node: Node) -> Shape | None:
-    """Return the shape of what was pushed on the list that `node` reads."""
-
-    def before(i: int) -> list[int]:
-        is_merge = view.nodes[i].op == "Merge"
-        return [port.node for port in view.nodes[i].inputs[: None if is_merge else 1]]
-
-    # The nodes that the list has come through, back through loops.
-    for source in map(view.nodes.__getitem__, reached([node.inputs[0].node], before)):
-        if source.op == "TensorListFromTensor":
-            whole = known_shape(shapes, view, source.inputs[0])
-            return whole[1:] if whole and _is_known(whole[1:]) else None
-        if source.op in table.PUSHED_INPUT:
-            pushed = source.inputs[table.PUSHED_INPUT[source.op]]
-            shape = known_shape(shapes, view, pushed)
-        else:
-            shape = variable_shape(source.proto) if source.op == "_Arg" else None
-        if _is_known(shape):
-            return shape
-    return None
-
-
-def _is_known(shape: Shape | None) -> bool:
-    return shape is not None and None not in shape
-
 
 # PCI Express 3.0 with 16 lanes, as sustained in practice: NVIDIA's bandwidthTest
 # reports 12 GB/s on V100 servers.
@@ -151,6 +38,22 @@ TRANSFER_BYTES_PER_SECOND = 12e9
 # machine), a training step of 238 small nodes 0.77 ms where its kernels and its start
 # take 0.44. A GPU's launch overhead is part of its profile.
 NODE_SECONDS = 1e-6
+
+
+def is_started(node: Node) -> bool:
+    """Return whether an op is started for a node, which has work for its device.
+
+    Free are constants, arguments and results, variables and their reads, shapes,
+    Identity, Reshape and other views, control flow, and the exchange between devices.
+    """
+    return node.op not in FREE_OPS
+
+
+def started_ops(view: Graph) -> float:
+    """Return how many ops a step starts; those in loops count each time."""
+    run = (i for i in view.behind(view.roots) if is_started(view.nodes[i]))
+    return sum(map(view.weight, run))
+
 
 # What TensorFlow's remapper, which runs again, fuses behind a product and its bias.
 _FUSED_ACTIVATIONS = ("Elu", "LeakyRelu", "Relu", "Relu6")
@@ -184,6 +87,9 @@ class Prices:
       calls: per node what is priced, where it may be in 16 bits and its own kernel
         runs as priced; else None.
       executor: what running the nodes takes beside their kernels, in either type.
+      host: what the host of a GPU takes to start the ops, one after another; the GPU
+        runs them meanwhile.
+      start: what one more takes.
     """
 
     float32: tuple[float, ...]
@@ -193,6 +99,8 @@ class Prices:
     errors: tuple[tuple[float, float], ...] = ()
     calls: tuple[OpCall | None, ...] = ()
     executor: float = 0.0
+    host: float = 0.0
+    start: float = 0.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -200,7 +108,8 @@ class Pricer:
     """The look-ups that pricing one graph shares; every node is a kernel of its own.
 
     Shapes that are missing are guessed by the models. What is `kept` is so in 16 bits
-    between calls, if anything reads it so.
+    between calls, if anything reads it so. With models of `hosts` the models are those
+    of devices alone: what hosts take to start ops is counted apart.
     """
 
     _view: Graph
@@ -210,9 +119,12 @@ class Pricer:
     _low_dtype: str
     _reads: VariableReads
     _kept: Set[Port] = frozenset()
+    _hosts: Models | None = None
 
     def __post_init__(self) -> None:
         """Begin with no price."""
+        low = {DTYPE_ENUMS["bfloat16"], DTYPE_ENUMS["float16"]}
+        self._is_mixed = not low.isdisjoint(self._slots.dtypes)
         self._casts: dict[Port, CastPrice] = {}
         self._priced_down: set[Port] = set()
         self._calls: dict[int, OpCall] = {}
@@ -221,7 +133,7 @@ class Pricer:
     def prices(self, eligible: Sequence[bool]) -> Prices:
         """Price every node at float32, and with its casts low if a slot is eligible."""
         nodes, slots_of = self._view.nodes, self._slots.slots_of
-        float32 = [self.price(node, "float32") for node in nodes]
+        float32 = [self.price(node, self._given_dtype(node)) for node in nodes]
         low: list[Price | None] = []
         calls: list[OpCall | None] = []
         for node, price in zip(nodes, float32, strict=True):
@@ -262,12 +174,40 @@ class Pricer:
             errors=tuple((a.error, b.error if b else 0.0) for a, b in both),
             calls=tuple(calls),
             executor=sum(map(self.executor_seconds, nodes)),
+            host=sum(
+                self._start_seconds(node) * times
+                for node, times in zip(nodes, runs, strict=True)
+                if is_started(node)
+            ),
+            start=max(map(self._start_seconds, nodes), default=0.0),
         )
+
+    def _given_dtype(self, node: Node) -> str:
+        """Return the type that a node computes in as given: 16 bits may be there."""
+        if not self._is_mixed:
+            return "float32"
+        outputs = range(self._slots.output_count(node.index))
+        ports = (*(Port(node.index, output) for output in outputs), *node.inputs)
+        dtypes = (self.spec(port).dtype for port in ports)
+        return next((dtype for dtype in dtypes if dtype in FLOATING), "float32")
+
+    def _start_seconds(self, node: Node) -> float:
+        """Return what the host takes to start an op on a node's device."""
+        if self._hosts is None:
+            return 0.0
+        host = self._hosts.get(node.device_type) or self._hosts["CPU"]
+        return host.profile.roofline.dispatch_seconds
 
     def executor_seconds(self, node: Node) -> float:
         """Return the seconds per step of running a node beside its kernel."""
-        is_cpu = self.model(node).profile.kind == "cpu"
-        return NODE_SECONDS * self._runs(node) if is_cpu else 0.0
+        if self.model(node).profile.kind != "cpu":
+            return 0.0
+        is_pruned = (
+            node.op in IDENTITY_OPS
+            and not self._view.output_ports(node.index)
+            and node.name not in self._view.item.untouchable
+        )
+        return 0.0 if is_pruned else NODE_SECONDS * self._runs(node)
 
     def _runs(self, node: Node) -> float:
         """Return how often a node's own kernel runs per step."""
@@ -429,121 +369,23 @@ class Pricer:
 def op_call_of(
     node: Node, slots: SlotTable, spec: Callable[[Port], TensorSpec]
 ) -> OpCall:
-    """Return a node's op, attributes, and what `spec` says of its tensors."""
-    outputs = range(slots.output_count(node.index))
-    return OpCall(
-        node.op,
-        attrs_from_node_def(node.proto),
-        tuple(map(spec, node.inputs)),
-        tuple(spec(Port(node.index, output)) for output in outputs),
-    )
+    """Return a node's op, attributes, and what `spec` says of its tensors.
 
-
-_FUSED = frozenset(
-    [
-        *(op for op in ELEMENTWISE if not is_random(op)),
-        *"AddN BiasAdd BroadcastTo Cast Fill OnesLike ZerosLike".split(),
-    ]
-)
-# They read through a kernel, but write a tensor of their own.
-_FUSED_READERS = _FUSED | REDUCTIONS.keys() | {"BiasAddGrad"}
-
-# Arithmetic of one elementwise op in 16 bits on a CPU against float32: it is widened,
-# computed and rounded again. A tanh of 4M elements took 1.5 times as long, a chain of
-# three ops 2.6 times.
-_CPU_ROUNDING = 2.0
-
-_FREE = Price(0.0, "roofline")
-
-
-class FusingPricer(Pricer):
-    """Prices where a compiler fuses: elementwise ops cost but the bytes at the ends.
-
-        product --> add --> tanh --> product      add and tanh are one kernel, which
-                                                  reads the one product and writes for
-                                                  the other
-
-    A tensor between two ops of a kernel is never in memory, whatever its type; a cast
-    in front of such an op, or behind it, is part of its kernel. So traffic is charged
-    where the size is decided: what a kernel reads to the op outside that wrote it, what
-    it writes to the op outside that reads it. A chain of elementwise ops then costs as
-    much in float32 as in 16 bits, and stays float32.
-
-    CPUs: XLA computes 16-bit products in float32, with casts around (its compiled code
-    has `dot(convert(x), convert(y))`), and rounds after every op of a chain. So 16 bits
-    save traffic there, and nothing else.
+    An operand of an elementwise op is no larger than the result that it is broadcast
+    to, so its unknown sizes are those of the result.
     """
+    inputs = tuple(map(spec, node.inputs))
+    numbers = range(slots.output_count(node.index))
+    outputs = tuple(spec(Port(node.index, output)) for output in numbers)
+    if node.op in ELEMENTWISE and outputs:
+        inputs = tuple(_within(operand, outputs[0].shape) for operand in inputs)
+    return OpCall(node.op, attrs_from_node_def(node.proto), inputs, outputs)
 
-    def executor_seconds(self, node: Node) -> float:
-        """Return 0: what is compiled is one node."""
-        return 0.0
 
-    def price(self, node: Node, dtype: str) -> Price:
-        """Return the price of a node, or its share of the kernel that it is part of."""
-        model = self.model(node)
-        if node.op in VIEW_OPS:
-            return _FREE
-        widened = model.profile.kind == "cpu" and dtype != "float32"
-        roofline = model.profile.roofline
-        if node.op in _FUSED:
-            elements = max((spec.elements for spec in self._tensors(node)), default=1)
-            arithmetic = elements / roofline.vector_flops["float32"]
-            ports = self._view.output_ports(node.index)
-            ends_kernel = any(self._outside_readers(port) for port in ports)
-            begins = roofline.overhead_seconds if ends_kernel else 0.0
-            seconds = begins + arithmetic * (_CPU_ROUNDING if widened else 1.0)
-            return Price(seconds, "roofline", roofline_error(model.profile))
-        price = model.price(self.call(node), "float32" if widened else dtype)
-        moved = sum(spec.bytes_as(dtype) for spec in self._shared_with_kernels(node))
-        if widened:
-            # What it reads is widened, and its results are narrowed. Where an end is
-            # fused that is part of a kernel, but takes its time all the same.
-            per_element = DTYPE_BYTES["float32"] + DTYPE_BYTES[self._low_dtype]
-            floats = (spec for spec in self._tensors(node) if spec.dtype == "float32")
-            moved += per_element * sum(spec.elements for spec in floats)
-        # The bandwidth that generated code reaches, whatever the type.
-        bandwidth = roofline.bytes_per_second["float32"]
-        seconds = price.seconds + moved / bandwidth
-        return price._replace(seconds=seconds)
-
-    def cast_price(self, port: Port, source: str, target: str) -> Price:
-        """Return 0 where either end is fused: the cast is part of its kernel."""
-        made_by = self._view.source(port, VIEW_OPS).op
-        if made_by in _FUSED or not self._outside_readers(port):
-            return _FREE
-        return super().cast_price(port, source, target)
-
-    def _shared_with_kernels(self, node: Node) -> Iterator[TensorSpec]:
-        """Yield what kernels write for a node outside of them, or read from it.
-
-        A tensor that several such nodes read is written for the first of them.
-        """
-        for port in dict.fromkeys(node.inputs):
-            if self._view.source(port, VIEW_OPS).op in _FUSED:
-                if self._outside_readers(port)[:1] == [node.index]:
-                    yield self.spec(port)
-        for port in self._view.output_ports(node.index):
-            if any(reader.op in _FUSED for reader in self._final_readers(port)):
-                yield self.spec(port)
-
-    def _tensors(self, node: Node) -> Iterator[TensorSpec]:
-        yield from map(self.spec, node.inputs)
-        outputs = range(self._slots.output_count(node.index))
-        yield from (self.spec(Port(node.index, output)) for output in outputs)
-
-    def _outside_readers(self, port: Port) -> list[int]:
-        """Return the readers that need a tensor in memory, in node order."""
-        readers = self._final_readers(port)
-        return sorted(node.index for node in readers if node.op not in _FUSED_READERS)
-
-    def _final_readers(self, port: Port) -> Iterator[Node]:
-        """Yield the readers of a tensor, behind what only renames it."""
-        waiting = [port]
-        while waiting:
-            for reader in self._view.readers(waiting.pop()):
-                node = self._view.nodes[reader.node]
-                renamed = Port(node.index, 0)
-                if node.op in VIEW_OPS and self._view.readers(renamed):
-                    waiting.append(renamed)
-                else:
-                    yield node
+def _within(operand: TensorSpec, result: Shape | None) -> TensorSpec:
+    """Return an operand with its unknown sizes as those of a result."""
+    own = operand.shape
+    if own is None or None not in own or result is None or len(own) > len(result):
+        return operand
+    sizes = zip(own, result[len(result) - len(own) :], strict=True)
+    return operand._replace(shape=tuple(b if a is None else a for a, b in sizes))

@@ -113,7 +113,11 @@ def _charged(draft: Draft, rewritten: GraphDef, seconds: float) -> Draft:
     """Return a draft with another graph, which takes so much longer than planned."""
     plan, settings = draft.plan, draft.settings
     plan = dataclasses.replace(plan, seconds_after=plan.seconds_after + seconds)
-    draft = dataclasses.replace(draft, rewritten=rewritten, plan=plan)
+    # How fast the types are with what is added is not known apart from fusions.
+    plan = dataclasses.replace(plan, low_speedup=0.0) if seconds > 0.0 else plan
+    draft = dataclasses.replace(
+        draft, rewritten=rewritten, plan=plan, low_speedup=plan.low_speedup
+    )
     if settings.opt_level != PRICED or draft.recalled is not None:
         return draft
     seconds = plan.seconds_before - plan.seconds_after

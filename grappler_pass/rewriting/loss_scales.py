@@ -9,7 +9,7 @@ A scale of 1 changes no gradient: so every scale becomes a constant 1, and whate
 reads whether gradients are finite reads a constant True, as late as before. Nothing is
 counted, and infinities go where they go without scaling. TensorFlow's own passes, which
 visit the graph once more, fold the products; of a branch they leave its predicate and
-its end (docs/decisions.md).
+its end (docs/overflows.md).
 
 Not done: where part of what is scaled or unscaled may be elsewhere, in a function that
 is called or around the graph.
@@ -17,6 +17,7 @@ is called or around the graph.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import (
     Collection,
     Hashable,
@@ -77,11 +78,15 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
     def sources(name: str) -> list[str]:
         return [name_in(t) for t in texts_of(nodes[name])] if name in gone else []
 
+    @functools.cache
+    def waited_for(name: str) -> frozenset[str]:
+        return frozenset(reached(sources(name), sources)) - gone
+
     def read(text: str) -> str:
         name = name_in(text)
         if name not in gone:
             return str(instead[text].name) if text in instead else text
-        before = frozenset(reached(sources(name), sources)) - gone
+        before = waited_for(name)
         if before not in instead:
             instead[before] = new_constant(
                 f"tf_amp_finite/{len(instead) - len(scales)}",
@@ -301,8 +306,6 @@ def merge_equal_reads(
     Not done: what the caller relies on, and may feed with something else than the
     variable; reads that the pass is to treat differently, by an attribute of its own.
     """
-    graph = Graph(graph_def)
-    kept = graph.awaited
     first: dict[Hashable, str] = {}
     instead: dict[str, str] = {}
     for node in graph_def.node:
@@ -319,8 +322,13 @@ def merge_equal_reads(
         dtype = node.attr["dtype"].type
         what_is_read = handle, frozenset(controls), dtype, node.device, marks
         same = first.setdefault(what_is_read, node.name)
-        if same != node.name and node.name not in kept:
+        if same != node.name:
             instead[node.name] = same
+    if not instead:
+        return None
+    graph = Graph(graph_def)
+    for name in graph.awaited:
+        instead.pop(name, None)
     if not instead:
         return None
     instead |= {f"^{name}": f"^{same}" for name, same in instead.items()}

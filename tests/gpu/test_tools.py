@@ -8,9 +8,11 @@ import re
 
 import pytest
 
+from grappler_pass.costs import DeviceProfile
 from tests.gpu.device import ON_THE_DEVICE, lines_of, run_command
-from tests.placing import GPUS
+from tests.placing import GPUS, KIND
 from tests.tf_amp.compare.test_own_steps import PRELUDE
+from tf_amp.calibrate.gpu import DTYPES
 
 pytestmark = ON_THE_DEVICE
 
@@ -92,5 +94,24 @@ def test_a_report_shows_where_the_time_of_a_script_goes(tmp_path) -> None:
     assert "Precision of train.py" in html and "Where the time goes" in html
     share = re.search(r"<b>(\d+)%</b><span>of the time in \w+16</span>", html)
     assert share is not None and int(share[1]) > 50
-    device = re.search(r"<b>([^<]*)</b><span>device</span>", html)
+    device = re.search(r"Times of a step on (\S+) at level", html)
     assert device is not None and device[1].startswith("cpu") == (not GPUS)
+
+
+def test_calibrate_measures_the_device_and_plans_go_by_it(tmp_path) -> None:
+    env = {"TF_AMP_CACHE": str(tmp_path)}
+    seconds = "30" if GPUS else "1"
+    done = run_command("calibrate", "--seconds", seconds, cwd=tmp_path, env=env)
+    assert done.code == 0, done.err
+    (path,) = tmp_path.glob("profiles/*.json")
+    profile = DeviceProfile.load(path)
+    assert profile.kind == KIND.lower()
+    doctor = run_command("doctor", "--all", cwd=tmp_path, env=env)
+    assert re.search(rf"{KIND} .*profile calibrated, measured here on ", doctor.out)
+    if GPUS:
+        rates = profile.roofline.matrix_flops
+        assert rates["bfloat16"] > rates["float32"]
+        assert profile.roofline.overhead_seconds < profile.roofline.dispatch_seconds
+        square = (1024.0, 1024.0, 1024.0)
+        times = {t: profile.grid("matmul", t).seconds(square) for t in DTYPES}
+        assert times["float16"] < times["float32"]

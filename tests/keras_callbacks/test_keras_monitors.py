@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 
 import keras
 import numpy as np
@@ -21,6 +22,7 @@ from keras_callbacks import (
     summaries,
 )
 from keras_callbacks.loss_scale_monitor import ScaleReadings
+from keras_callbacks.step_time_monitor import Comparison
 from keras_callbacks.summaries import PlanWatch
 from tests.keras_programs import (
     X,
@@ -109,11 +111,20 @@ def test_steps_are_timed_and_examples_counted(kit, last):
     assert math.isclose(rate, 8 / (median / 1e3))
 
 
+def test_a_speed_up_is_that_of_neighboring_steps_though_the_machine_gets_slower():
+    seconds = [(1, 1.25), (2, 2.5), (3, 2), (4, 5), (5, 6)]
+    pairs = tuple((before / 1e3, after / 1e3) for before, after in seconds)
+    assert str(Comparison(pairs)) == (
+        "3 -> 2.5 ms per step (0.80x in the median of 5 pairs of steps, half of them "
+        "0.80x to 0.83x)"
+    )
+
+
 def test_float32_is_compared_by_turns_only_beside_mixed_precision(caplog):
     timer = StepTimeMonitor(compare=3)
     fit(telling_model(keras), timer, half(), epochs=3)
     assert len(timer.comparison.pairs) == 3
-    assert timer.comparison.speedup > 0
+    assert timer.comparison.ratio > 0
     fit(telling_model(keras), timer)
     assert timer.comparison is None
     assert "this fit is in float32 anyway" in caplog.text
@@ -222,9 +233,23 @@ def test_numbers_go_to_a_folder_beside_those_of_tensorboard(kit, tmp_path):
     assert any(tag.startswith("gradient_underflow/") for tag in written)
     ((epoch, plan),) = written["plan/train/training step of `fit`"]
     text = plan.tensor.string_val[0]
-    assert epoch == 0 and b"float type attributes to float16" in text
-    # Markdown takes what is indented by four blanks for text.
-    assert all(line.startswith(b"    ") for line in text.splitlines() if line)
+    assert epoch == 0 and b"of the time is in float16" in text
+    rows = cells_of(text)
+    assert rows[0][:3] == ["operation", "op", "type"] and 3 <= len(rows) <= 22
+    assert {len(row) for row in rows} == {len(rows[0])}
+    tables = [value.tensor.string_val[0] for _, value in written["gradients"]]
+    layers = [row[0].replace("\\_", "_") for row in cells_of(tables[-1])[2:]]
+    assert sorted(layers) == sorted(monitors[-1].health)
+    ((_, result),) = written["result"]
+    text = result.tensor.string_val[0]
+    assert text.startswith(b"Mixed precision: Training has ")
+    assert cells_of(text)[0][-1] == "in float16"
+
+
+def cells_of(markdown):
+    """Return the cells of the table in a text, row by row, its titles first."""
+    lines = [x for x in markdown.decode().splitlines() if x.startswith("|")]
+    return [re.split(r" (?<!\\)\| ", line[2:-2]) for line in lines]
 
 
 def written_to_tensorboard(folder):

@@ -17,6 +17,7 @@ from tests.keras_programs import (
     overflowing,
     telling_model,
 )
+from tf_amp.report.counts import counted
 from tf_amp.tools.job_page import html_from_record, record_from_path
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
@@ -64,7 +65,7 @@ def test_a_page_shows_each_step_that_was_skipped(tmp_path):
         origins[n] for n in range(len(steps)) if scales[n] != [2.0**24, *scales][n]
     )
     html = (tmp_path / "precision_report.html").read_text()
-    assert f"{skipped[-1]:g} steps skipped" in html
+    assert f"{counted(int(skipped[-1]), 'step')} skipped" in html
     assert told["exponents"] and "exponent of 2" in html
     for layer, counts in health.exponents.items():
         kept = {int(e): n for e, n in told["exponents"][layer].items()}

@@ -13,11 +13,15 @@ _NATIVE_LOG = (
 )
 # What the doctor says of this machine alone, as text and as JSON.
 _OF_MACHINE = (
-    (r"^ok   (?:kernel|GPU).*\n", ""),
+    (r"^(?:ok   GPU|(?:bug |kept) kernel|tf-amp protects|\d+ known error).*\n", ""),
     (r'  \{\n   "what": "(?:kernel|GPU)[^}]*\},\n', ""),
     (r"^(ok   (?:versions|oneDNN|machine) +).*", r"\1..."),
     (r'("what": "(?:versions|oneDNN|machine)",\n   "state": ").*(",)', r"\1...\2"),
     (r"^(ok   CPU +).*:", r"\1...:"),
+    (
+        r"^(This is for \S+\.) This machine has [\s\S]*?profile\s+is\s+\S+\.$",
+        r"\1 ...",
+    ),
     (r'("what": "CPU",\n   "state": ").*:', r"\1...:"),
 )
 # How far a command has come, on a slow machine.
@@ -31,9 +35,12 @@ _MEASURED_ON = (
     (r"(the profile so far was that of) cpu-\S+:", r"\1 PROFILE:"),
     (r"^.+(, \d+ cores?) \(.*\)$", r"...\1"),
     (r"^Python \d.*$", "Python ..."),
+    (r"^written \d.* UTC on .*$", "written ... UTC on ..."),
+    (r"^tf-amp \d[\d.]*, tensorflow.*$", "tf-amp ..., tensorflow ..."),
+    (r"^.+, \d+ cores?$", "..., # cores"),
     (r"(?<=  )(?:noise \d+%|within noise|faster|slower)(?=  )", "VERDICT"),
     (r"^The noise is up to .*\n", ""),
-    (r"^largest misses: .*$", "largest misses: ..."),
+    (r"^(Predictions were off most for) .*$", r"\1 ..."),
 )
 # Other versions of Python fold a usage elsewhere, quote choices, and add defaults.
 _USAGE = (

@@ -23,7 +23,9 @@ from tests.snapshots.given import given_folder
 from tests.snapshots.masking import masked
 
 # No kernel of this CPU's is looked at.
-_ENV = {"COLUMNS": "100", "TF_AMP_CHECK": "off"}
+_ENV = {"TF_AMP_CHECK": "off"}
+# Where lines fold depends on their figures, which are masked: only help is folded.
+_COLUMNS, _OF_HELP = "1000", "100"
 _FOLDER = pathlib.Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.txt")))
 # These are left to `make test-long`.
@@ -67,7 +69,8 @@ def _printed(line: str, folder: pathlib.Path) -> str:
     if first == "cat":
         return f"$ {line}\n{_masked(_file_text(folder / name), folder)}"
     command, _, pattern = line.partition(" | grep ")
-    done = run_line(command, folder, env=_ENV)
+    columns = _OF_HELP if command.endswith("--help") else _COLUMNS
+    done = run_line(command, folder, env={**_ENV, "COLUMNS": columns})
     out = [each for each in done.out.splitlines() if re.search(pattern, each)]
     parts = [f"$ {line}\n", _masked("\n".join(out), folder)]
     if err := _masked(done.err, folder):

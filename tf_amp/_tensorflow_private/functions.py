@@ -220,6 +220,10 @@ _PREDICTED = "predictions alone decide whether 16 bits are used"
 )
 # Made once: each call of a function is within one.
 _UNLABELLED = contextlib.nullcontext()
+# The label of instances whose parts XLA compiles, as far as it can: clusters.
+CLUSTERED = "clusters"
+_PREFIX = "tf_amp_"
+_STEP_OF_KERAS = "one_step_on_data"
 
 
 def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
@@ -272,13 +276,37 @@ def targets_of_instance(
     return [*targets, *[named[0]] * number]
 
 
+def is_of_cluster(error: Exception) -> bool:
+    """Return whether an error comes from a cluster, and not from the program."""
+    return f"{_PREFIX}{CLUSTERED}_" in str(error)
+
+
+def forbids_compiling(context: Any, name: bytes) -> bool:
+    """Return whether a function, or one that it calls, is of `jit_compile=False`.
+
+    Keras makes the steps of its models so, whoever has chosen it.
+    """
+    return any(
+        COMPILED in each.attr and not each.attr[COMPILED].b
+        for each in definitions(context, name)
+        if _STEP_OF_KERAS not in each.signature.name
+    )
+
+
 @functools.lru_cache(maxsize=16)
 def _labelled(config: bytes, label: str) -> Any:
-    """Return options of calls that differ from others in a name that nothing reads."""
+    """Return options of calls that differ from others in a name, and in clusters.
+
+    XLA puts the name before those of its clusters, so that it must hold no space.
+    """
     from tensorflow.core.protobuf import config_pb2
 
     labelled = config_pb2.ConfigProto.FromString(config)
-    labelled.experimental.session_metadata.name = f"tf_amp {label}"
+    name = f"{_PREFIX}{label}".replace(" ", "_")
+    labelled.experimental.session_metadata.name = name
+    if label == CLUSTERED:
+        level = config_pb2.OptimizerOptions.ON_1
+        labelled.graph_options.optimizer_options.global_jit_level = level
     options = importlib.import_module(_CONTEXT).FunctionCallOptions
     return options(config_proto=labelled)
 

@@ -47,6 +47,22 @@ def cluster_of(architecture: str | None = None) -> Any | None:
         return None
 
 
+def multiprocessors() -> int:
+    """Return how many the first GPU has; 0 where TensorFlow does not say.
+
+    Nor does it while the process has a cluster of its devices already.
+    """
+    from tensorflow.errors import UnavailableError
+
+    try:
+        module = importlib.import_module("tensorflow.python.grappler.cluster")
+        found = module.Cluster(disable_detailed_stats=True).ListDevices()
+        gpus = (each.properties for each in found if each.properties.type == "GPU")
+        return next((int(properties.num_cores) for properties in gpus), 0)
+    except (ImportError, AttributeError, TypeError, RuntimeError, UnavailableError):
+        return 0
+
+
 def grappler_options() -> Any:
     """Return the ConfigProto whose options the program's functions are run with."""
     from tensorflow.core.protobuf.config_pb2 import ConfigProto

@@ -7,6 +7,7 @@ one graph; a function orders what is done in it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -151,7 +152,17 @@ def variable_value(handle: Any, contents: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=contents.dtype)
 
 
-@unless_gone("clear_kernel_cache", "functions that overflow stay as they are", None)
+def keras_paths() -> dict[int, str]:
+    """Return the paths of Keras 3's variables, by identity of TensorFlow's variables.
+
+    Nothing leads from one to the other, so that all objects are looked at.
+    """
+    kind = getattr(sys.modules.get("keras"), "Variable", None)
+    alive = [each for each in gc.get_objects() if kind in type(each).__mro__]
+    return {id(getattr(each, "_value", None)): each.path for each in alive}
+
+
+@unless_gone("clear_kernel_cache", "functions that overflow are not run again", None)
 def forget_kernels() -> None:
     """Have every function optimized again at its next call."""
     eager_context().clear_kernel_cache()

@@ -297,7 +297,7 @@ def branching_on_references() -> Iterator[None]:
 
 @unless_gone(
     "_remove_all_control_inputs",
-    "towers of one step change the loss scale one by one",
+    "replica losses of one step change the loss scale one by one",
     None,
 )
 def wait_instead(operation: Any, old: Iterable[Any], new: Iterable[Any]) -> None:

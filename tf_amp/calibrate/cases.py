@@ -1,11 +1,11 @@
-"""The classes of ops that a CPU is measured by: ops and inputs at points of axes."""
+"""The classes of ops that a device is measured by: ops and inputs at points of axes."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -22,10 +22,6 @@ Axes = Mapping[str, Sequence[int]]
 # Makes an op of its inputs, at a point, which is named.
 Build = Callable[..., Any]
 
-# Elements that all tensors of one call may have together: 192 MiB in float32.
-_MOST_ELEMENTS = 3 << 24
-_MOST_FLOPS = 9e9
-
 
 @dataclass(frozen=True)
 class Case:
@@ -40,6 +36,8 @@ class Case:
         minus: the class that is subtracted point by point (a fused product's own).
         label: stands for a dtype in the profile; its part before ">" is the dtype of
             the inputs.
+        most_elements: that all tensors of one call may have together.
+        most_flops: of one call.
     """
 
     op_class: str
@@ -49,11 +47,13 @@ class Case:
     flops: Callable[[Point], float] = lambda point: 0.0
     minus: Build | None = None
     label: str | None = None
+    most_elements: int = 3 << 24
+    most_flops: float = 9e9
 
     def fits(self, point: Point) -> bool:
         """Return whether a call at ``point`` is small enough to be measured."""
         elements = sum(math.prod(shape) for shape in self.shapes(point))
-        return elements <= _MOST_ELEMENTS and self.flops(point) <= _MOST_FLOPS
+        return elements <= self.most_elements and self.flops(point) <= self.most_flops
 
 
 def points_of(case: Case) -> list[Point]:
@@ -62,7 +62,10 @@ def points_of(case: Case) -> list[Point]:
 
 
 class Sizes(NamedTuple):
-    """How densely the axes are laid out."""
+    """How densely the axes are laid out, and what is too large to be measured.
+
+    The default of the latter is a CPU's: 192 MiB of float32, and a tenth of a second.
+    """
 
     elements: tuple[int, ...]
     matrix: tuple[int, ...]
@@ -72,6 +75,8 @@ class Sizes(NamedTuple):
     channels: tuple[int, ...]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+    most_elements: int = 3 << 24
+    most_flops: float = 9e9
 
 
 COARSE = Sizes(
@@ -96,7 +101,7 @@ def all_cases(sizes: Sizes) -> tuple[Case, ...]:
         channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
         return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
 
-    return (
+    cases = (
         *_products("matmul", matrix, "MatMul", ("transpose_a", "transpose_b")),
         # The pair of dtypes stands where others have one.
         *(
@@ -126,6 +131,10 @@ def all_cases(sizes: Sizes) -> tuple[Case, ...]:
         *_fused(sizes),
         *_movement(sizes),
         *_pooling(sizes),
+    )
+    return tuple(
+        replace(c, most_elements=sizes.most_elements, most_flops=sizes.most_flops)
+        for c in cases
     )
 
 
@@ -231,7 +240,8 @@ def _arithmetic(sizes: Sizes) -> Iterator[Case]:
             shapes = _laid_out("matrix", kind)
             yield Case(f"{name}.{kind}", axes, shapes, raw_op(name))
     condition = raw_op(
-        "SelectV2", lambda point: {"condition": tf.ones(_matrix(point), tf.bool)}
+        "SelectV2",
+        lambda point: {"condition": tf.constant(True, tf.bool, _matrix(point))},
     )
     yield Case("SelectV2", axes, _laid_out(*two), condition)
     yield Case(
@@ -352,22 +362,27 @@ def _scattered(count: int, limit: int) -> tf.Tensor:
     return tf.constant([(index * 7919) % limit for index in range(count)], tf.int32)
 
 
+def _ones(count: int) -> tf.Tensor:
+    """Return a constant: `tf.ones` of many is an op, which would be timed, too."""
+    return tf.constant(1.0, tf.float32, [count])
+
+
 def _normalizations(axes: Axes) -> Iterator[Case]:
     def shapes(point: Point) -> Shapes:
         return ((1, point[0], 1, point[1]),)
 
     def forward(training: bool) -> Build:
         def at(point: Point) -> dict[str, Any]:
-            ones = tf.ones(point[1:])
-            known = ones[:0] if training else ones
+            ones, none = _ones(point[1]), _ones(0)
+            known = none if training else ones
             return {"scale": ones, "offset": ones, "mean": known, "variance": known}
 
         return raw_op("FusedBatchNormV3", at, is_training=training)
 
     def saved(point: Point) -> dict[str, Any]:
-        ones = tf.ones(point[1:])
+        ones = _ones(point[1])
         spaces = {f"reserve_space_{number}": ones for number in (1, 2)}
-        return {"scale": ones, **spaces, "reserve_space_3": ones[:0]}
+        return {"scale": ones, **spaces, "reserve_space_3": _ones(0)}
 
     gradient = raw_op("FusedBatchNormGradV3", saved)
     columns = tuple(size + op_classes.CHANNEL_BLOCK // 2 for size in axes["columns"])

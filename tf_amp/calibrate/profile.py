@@ -1,12 +1,7 @@
 """Measure the present device, and keep what was measured as its profile.
 
-Every point of every case (``cases`` says what these are) is timed in rounds, within the
-time that there is. An op is run several times in a row, each run waiting for the one
-before, on inputs held in variables; the same graph without the op is timed in turn with
-it and subtracted. TensorFlow's graph optimizations are off, so that the op stays as
-written, while oneDNN's rewriting of kernels happens as in any program. Of several turns
-the median counts: what disturbs a program's ops now and then is part of its step. What
-the clock cannot tell from nothing in a round is no reading.
+Every point of every case (``cases`` says what these are) is timed in rounds
+(``readings`` says how), within the time that there is.
 """
 
 from __future__ import annotations
@@ -16,10 +11,9 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceKey, DeviceProfile, nearest_to_cpu
@@ -27,22 +21,27 @@ from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.times import monotone, no_slower_than_parts
 from tf_amp.calibrate.cases import (
     COARSE,
-    Build,
     Case,
     Point,
     Sizes,
     all_cases,
     points_of,
 )
-from tf_amp.compare.alternation import error_of_median
+from tf_amp.calibrate.readings import (
+    BASIC_CLASSES,
+    CPU,
+    FIRST_TURNS,
+    LATER_TURNS,
+    ON_CPU,
+    Place,
+    Rounds,
+    measure_into,
+    medians_of,
+    spread_of,
+)
 from tf_amp.errors import NotMeasurableError
 from tf_amp.run import progress
-from tf_amp.run.graph_run import GraphRun, elapsed, quiet_config
-
-# (op class, dtype or cast, point) -> seconds.
-Measurements = dict[tuple[str, str, Point], float]
-# The same for each round.
-Rounds = dict[tuple[str, str, Point], list[float]]
+from tf_amp.run.graph_run import elapsed
 
 # The function whose start is timed.
 _WIDTH = 32
@@ -50,32 +49,8 @@ _LAYERS = 4
 _CALLS = 200
 
 
-class Turns(NamedTuple):
-    """How often one op is timed: at least ``least`` times, for about ``seconds``."""
-
-    seconds: float
-    least: int = 4
-
-
-_FIRST_TURNS = Turns(seconds=0.004, least=3)
-_LATER_TURNS = Turns(seconds=0.02, least=5)
 # By how much a later measurement takes longer than the first, at most.
-_MORE_TURNS = _LATER_TURNS.seconds / _FIRST_TURNS.seconds
-_BASIC_CLASSES = frozenset({"AddV2", "matmul"})
-# What is needed is measured again so often where a busy machine hides it.
-_MOST_TRIES = 8
-_INPUT_SETS = 2
-# What is subtracted must not be a disturbed one.
-_BASE_RUNS = 12
-# A run of a chain takes long against the cost of starting it, and so long that the
-# threads of one op do not share a core, as they often do at first: products of 0.4 ms,
-# run one at a time, took 1 ms in 6 of 10 measurements, and never in chains of 6 ms, nor
-# do they in a step (2 cores of a virtual machine).
-_CHAIN_SECONDS = 5e-3
-_LONGEST_CHAIN = 16
-# Standard errors that a difference must exceed to be more than noise.
-_BEYOND_NOISE = 2.0
-CPU = "/CPU:0"
+_MORE_TURNS = LATER_TURNS.seconds / FIRST_TURNS.seconds
 
 
 def calibrate(
@@ -98,7 +73,8 @@ def calibrate(
     end = time.perf_counter() + seconds
     cases = all_cases(sizes)
     starting = call_seconds()
-    measured = measure_cases(cases, dtypes, end - time.perf_counter())
+    rounds = measure_cases(cases, dtypes, end - time.perf_counter())
+    measured = medians_of(rounds)
     classes = classes_from(cases, measured)
     nearest = nearest_to_cpu(key)
     # How many times as long this device takes as the nearest.
@@ -117,12 +93,7 @@ def calibrate(
             "name": "calibrated",
             "kind": "cpu",
             "description": f"{device}, measured",
-            "provenance": {
-                "date": datetime.date.today().isoformat(),
-                "device": device,
-                "how": f"tf-amp calibrate, {seconds:.0f} seconds",
-                "tensorflow": tf.__version__,
-            },
+            "provenance": provenance(device, seconds, rounds),
             "device": str(key),
             "extends": nearest,
             "scale": statistics.median(ratios) if ratios else 1.0,
@@ -133,14 +104,27 @@ def calibrate(
     )
 
 
-def call_seconds() -> float:
+def provenance(device: str, seconds: float, rounds: Rounds) -> dict[str, Any]:
+    """Return what a profile says of where it comes from."""
+    spread = spread_of(rounds)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": device,
+        "how": f"tf-amp calibrate, {seconds:.0f} seconds",
+        "tensorflow": tf.__version__,
+        # Between rounds; with one round it is not known.
+        "spread": None if math.isnan(spread) else float(f"{spread:.2g}"),
+    }
+
+
+def call_seconds(device: str = CPU) -> float:
     """Return the seconds from the call of a small function until its result is there.
 
     It is a network of a few layers: handles of weights are passed to a call, and the
     first op that uses threads wakes them up. The median counts: threads wake up late in
     an undisturbed call, too.
     """
-    with tf.device("/CPU:0"):
+    with tf.device(device):
         layers = [
             (tf.Variable(tf.ones((_WIDTH, _WIDTH))), tf.Variable(tf.ones((_WIDTH,))))
             for _ in range(_LAYERS)
@@ -148,8 +132,9 @@ def call_seconds() -> float:
         inputs = tf.ones((_WIDTH, _WIDTH))
 
     def apply(values: tf.Tensor) -> tf.Tensor:
-        for weight, bias in layers:
-            values = tf.nn.relu(values @ weight + bias)
+        with tf.device(device):
+            for weight, bias in layers:
+                values = tf.nn.relu(values @ weight + bias)
         return values
 
     function = tf.function(apply, autograph=False)
@@ -163,11 +148,14 @@ def call_seconds() -> float:
 
 
 def measure_cases(
-    cases: Sequence[Case], dtypes: Sequence[str], seconds: float
-) -> Measurements:
+    cases: Sequence[Case],
+    dtypes: Sequence[str],
+    seconds: float,
+    place: Place = ON_CPU,
+) -> Rounds:
     """Time every point of every case, again and again while time is left.
 
-    The median of all rounds counts. Cases come in the order given, so that the first
+    Cases come in the order given, so that the first
     are the last to be missing. What may take longer than the time that is left is not
     begun: what was never measured as long as the dearest so far, the rest as long as
     before.
@@ -177,143 +165,22 @@ def measure_cases(
     items = [(case, point) for case in cases for point in points_of(case)]
     dearest, longest = 0.0, [0.0] * len(items)
     found: Rounds = {}
-    for turns in itertools.chain([_FIRST_TURNS], itertools.repeat(_LATER_TURNS)):
-        first = turns is _FIRST_TURNS
+    for turns in itertools.chain([FIRST_TURNS], itertools.repeat(LATER_TURNS)):
+        first = turns is FIRST_TURNS
         for number, (case, point) in enumerate(items):
             begin = time.perf_counter() - start
             fits = begin + (dearest if first else longest[number]) < seconds
             if not (fits or first):
-                return medians_of(found)
+                return found
             # The roofline needs the basic classes, whatever they take.
-            if not (fits or case.op_class in _BASIC_CLASSES):
+            if not (fits or case.op_class in BASIC_CLASSES):
                 continue
             progress.report(f"calibrating {case.op_class}", int(begin), total)
-            measure_into(found, case, point, dtypes, turns)
+            measure_into(found, case, point, dtypes, turns, place)
             took = time.perf_counter() - start - begin
             dearest = max(dearest, took)
             longest[number] = took * (_MORE_TURNS if first else 1.0)
-    return medians_of(found)
-
-
-def measure_into(
-    found: Rounds, case: Case, point: Point, dtypes: Sequence[str], turns: Turns
-) -> None:
-    """Time ``case`` at ``point`` in each dtype, and add what it takes."""
-    for name in dtypes if case.label is None else (case.label,):
-        source = name.split(">")[0]
-        if source not in dtypes or name.split(">")[-1] not in dtypes:
-            continue
-        place = (case.op_class, name, point)
-        is_needed = case.op_class in _BASIC_CLASSES and place not in found
-        again = [_LATER_TURNS] * _MOST_TRIES if is_needed else []
-        for each in (turns, *again):
-            try:
-                reading = _reading(case.build, case, point, source, each)
-                if reading is not None and case.minus is not None:
-                    less = _reading(case.minus, case, point, source, each)
-                    reading = less and reading.minus(less)
-            except (tf.errors.OpError, TypeError, ValueError):
-                # There is no such kernel.
-                continue
-            # It may be no more than noise.
-            if reading is not None:
-                found.setdefault(place, []).append(reading.seconds)
-                break
-
-
-def medians_of(rounds: Rounds) -> Measurements:
-    """Return the median of all rounds for each point."""
-    return {place: statistics.median(seconds) for place, seconds in rounds.items()}
-
-
-def _reading(
-    build: Build, case: Case, point: Point, dtype: str, turns: Turns
-) -> Reading | None:
-    """Return the seconds of one execution; None where that is noise."""
-    kept = tf.as_dtype(dtype).as_numpy_dtype
-    graph_run = timing_run()
-    # Ones and a bit: no denormals, and defined under logarithm and root.
-    sets = [
-        [graph_run.hold(np.full(s, 1.125, kept), CPU) for s in case.shapes(point)]
-        for _ in range(_INPUT_SETS)
-    ]
-    # So many runs at once as what one takes at most allows.
-    elements = sum(math.prod(shape) for shape in case.shapes(point))
-    guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
-    length = max(1, min(int(_CHAIN_SECONDS / guess), _LONGEST_CHAIN))
-    chain, start = chained(
-        graph_run, lambda inputs: build(*inputs, point=point).op, sets, length
-    )
-    with graph_run:
-        run, base = graph_run.callable(chain), graph_run.callable(start)
-        run()
-        runs: list[float] = []
-        bases = [elapsed(base) for _ in range(_BASE_RUNS)]
-        end = time.perf_counter() + turns.seconds
-        while len(runs) < turns.least or time.perf_counter() < end:
-            runs.append(elapsed(run))
-            bases.append(elapsed(base))
-    whole = Reading.of(runs).minus(Reading.of(bases))
-    return whole and Reading(whole.seconds / length, whole.error / length)
-
-
-class Reading(NamedTuple):
-    """Seconds of one thing, by several times.
-
-    Attributes:
-      seconds: the median of several times.
-      error: the standard error of that, in seconds.
-    """
-
-    seconds: float
-    error: float
-
-    @classmethod
-    def of(cls, times: Sequence[float]) -> Reading:
-        """Return the reading of several times, three at least."""
-        return cls(statistics.median(times), error_of_median(times))
-
-    def minus(self, other: Reading) -> Reading | None:
-        """Return the difference; None where it is no more than noise."""
-        error = math.hypot(self.error, other.error)
-        difference = self.seconds - other.seconds
-        return (
-            Reading(difference, error) if difference > _BEYOND_NOISE * error else None
-        )
-
-
-def chained(
-    graph_run: GraphRun,
-    call: Callable[[Sequence[Any]], Any],
-    sets: Sequence[Sequence[Any]],
-    length: int,
-) -> tuple[Any, Any]:
-    """Return operations: so many runs of an op in a row, and their start without them.
-
-    Args:
-      graph_run: that they are added to.
-      call: makes the op from one set of tensors.
-      sets: of inputs, which the runs take in turn.
-      length: how many runs.
-    """
-    used, graph = sets[:length], graph_run.graph
-    with graph.as_default(), graph.device(CPU):
-        read = [tensor.op for tensors in used for tensor in tensors]
-        with graph.control_dependencies(read):
-            start = last = tf.no_op()
-        for index in range(length):
-            with graph.control_dependencies([last]):
-                last = call(used[index % len(used)])
-    return last, start
-
-
-def timing_run() -> GraphRun:
-    """Return an empty run for chains; what they read is held before it is entered.
-
-    With its first run that takes about 2 ms, as it does to add an op to one that is
-    open and run that (median of 20, two CPU cores).
-    """
-    return GraphRun({}, config=quiet_config(one_op_at_a_time=True))
+    return found
 
 
 def classes_from(
@@ -381,21 +248,25 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.3g}")
 
 
-def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
+def roofline_from(
+    classes: Mapping[str, Any], usual_elements: int = 1 << 20
+) -> dict[str, Any]:
     """Return the "roofline" entry: the rates that the measured classes reached.
+
+    The bandwidth is that of additions of so many elements.
 
     Raises:
       NotMeasurableError: what it is made of takes no more than noise.
     """
-    if missing := sorted({"matmul", "AddV2"} - classes.keys()):
+    known = {name for name in classes if "float32" in classes[name]["seconds"]}
+    if missing := sorted(BASIC_CLASSES - known):
         raise NotMeasurableError(
             f"Nothing is kept: {' and '.join(missing)} could not be told from noise. "
             "Let the machine do nothing else, or give more --seconds."
         )
     matmul, addition = classes["matmul"], classes["AddV2"]
-    # Bandwidth as ops of a usual size see it.
     sizes = addition["axes"]["elements"]
-    usual = min(range(len(sizes)), key=lambda index: abs(sizes[index] - (1 << 20)))
+    usual = min(range(len(sizes)), key=lambda i: abs(sizes[i] - usual_elements))
     return {
         "overhead_seconds": min(addition["seconds"]["float32"]),
         "matrix_flops": {

@@ -16,20 +16,18 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import rich
-from rich.markup import escape
-
+from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
 from grappler_pass.costs.model import Lesson
 from tf_amp import _tensorflow_private as private
 from tf_amp.commands._shared import show_json
 from tf_amp.commands.doctor import REINSTALL, Finding
 from tf_amp.compare.verdicts import fields_of, lessons_in, memory_path
 from tf_amp.config import devices
-from tf_amp.config.amp_config import CACHE, AmpConfig
+from tf_amp.config.amp_config import CACHE, SETTINGS, AmpConfig
 from tf_amp.errors import ConfigError
-from tf_amp.report.display import FittedTable
+from tf_amp.report.display import FittedTable, show
+from tf_amp.report.versions import versions_of
 from tf_amp.runtime import enabling, switch
-from tf_amp.tools.bench.record import versions_of
 
 Findings = Iterator[Finding]
 
@@ -39,6 +37,11 @@ _NODES = pathlib.Path("/sys/devices/system/node")
 _TIMEOUT_SECONDS = 20
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _AFFINITY = "NUMA Affinity"
+_PROFILE = SETTINGS["device_profile"].variable
+# Rows and columns of the matrices whose product shows what 16 bits gain.
+_SIZES = (512, 1024, 2048, 4096)
+# Times as fast, from what on it is a gain, and a large one.
+_GAIN, _LARGE_GAIN = 1.05, 1.2
 _COLUMNS = ("op and size", "type", "profile", "measured / predicted", "readings")
 
 
@@ -46,6 +49,108 @@ def versions() -> Finding:
     """List the versions of what computes."""
     pairs = (("Python", platform.python_version()), *versions_of(_DISTRIBUTIONS))
     return Finding("versions", ", ".join(map(" ".join, pairs)))
+
+
+def gain(config: AmpConfig) -> Findings:
+    """Say whether 16 bits help on each kind of device, or on the one that is named."""
+    fuses = config.rewrites and bool(config.fuse)
+    if config.device_profile is not None:
+        profile = devices.profile_of(config, devices.device_of_type("CPU"))
+        low_dtype = config.dtype or devices.profile_dtype(profile)
+        named = f"{_PROFILE} names this profile."
+        said = "\n".join((*gain_by(profile, low_dtype, fuses=fuses), named))
+        yield Finding(profile.name, said, kind="answer")
+        return
+    kinds = dict.fromkeys(d.device_type for d in reversed(devices.present_devices()))
+    for kind in kinds:
+        device = devices.device_of_type(kind)
+        profile = devices.profile_of(config, device)
+        low_dtype = config.dtype or device.low_dtype
+        said = "\n".join(gain_by(profile, low_dtype, device, fuses=fuses))
+        yield Finding(kind, said, kind="answer")
+
+
+def gain_by(
+    profile: DeviceProfile,
+    low_dtype: str,
+    device: devices.Device | None = None,
+    *,
+    fuses: bool = True,
+) -> Iterator[str]:
+    """Yield the answer by a profile, in sentences, and what it rests on.
+
+    The device is the one here that the profile stands for; None where it is named.
+    """
+    where = "" if device is None else f" on this {device.model or device.device_type}"
+    in_float32 = " Fusions may help, which work in float32." * fuses
+    if profile.note:
+        yield f"It is not known whether 16 bits help{where}.{in_float32}"
+        yield profile.note
+        return
+    size, ratio, with_casts = best_product(CostModel(profile), low_dtype)
+    speed = (
+        f"In {low_dtype}, a product of two {size} x {size} matrices is expected to be "
+        f"{ratio:.2f} times as fast as in float32"
+    )
+    if ratio < _GAIN:
+        yield f"16 bits gain nothing{where}.{in_float32}"
+        yield f"{speed}."
+        if device is not None and (why := _why_no_gain(device)):
+            yield why
+        yield (
+            "At O1, the default, a step stays float32 unless its own runs show that 16 "
+            "bits are faster."
+        )
+    else:
+        help = "help" if ratio >= _LARGE_GAIN else "help a little"
+        yield f"16 bits {help}{where}.{' Fusions may help, too.' * fuses}"
+        yield f"{speed}, and {with_casts:.2f} times with the casts around it."
+    if device is not None:
+        origin = _origin(profile, device)
+        yield f"These are prices of the profile {profile.name}, {origin}."
+
+
+def _origin(profile: DeviceProfile, device: devices.Device) -> str:
+    """Say whether the profile of a device was measured on it."""
+    if profile.device is not None:
+        return f"measured here on {profile.provenance['date']}"
+    kind = device.device_type
+    return f"the nearest that is known; `tf-amp calibrate` measures this {kind}"
+
+
+def best_product(model: CostModel, low_dtype: str) -> tuple[int, float, float]:
+    """Return the size of the square product that 16 bits do most for, and how much.
+
+    Returns:
+      rows of each matrix; how many times as fast it is in 16 bits; the same with casts
+      of both operands and of the result.
+    """
+
+    def gains(size: int) -> tuple[int, float, float]:
+        matrix = TensorSpec((size, size), "float32")
+        call = OpCall("MatMul", {}, (matrix, matrix), (matrix,))
+        float32, low = (model.price(call, t).seconds for t in ("float32", low_dtype))
+        down = model.cast_price(matrix.elements, "float32", low_dtype).seconds
+        up = model.cast_price(matrix.elements, low_dtype, "float32").seconds
+        return size, float32 / low, float32 / (low + 2.0 * down + up)
+
+    return max(map(gains, _SIZES), key=lambda gained: gained[1:])
+
+
+def _why_no_gain(device: devices.Device) -> str:
+    """Say what a CPU lacks; "" where nothing is known to say."""
+    if device.device_type != "CPU":
+        return ""
+    if private.is_onednn_enabled() is False:
+        return "oneDNN is off in TensorFlow, so that 16 bits are emulated."
+    if not devices.has_bfloat16_units():
+        return "This CPU has no 16-bit units: neither amx_bf16 nor avx512_bf16."
+    if "amx_bf16" not in devices.cpu_flags():
+        return (
+            "This CPU has avx512_bf16 but not amx_bf16, and on such CPUs products in "
+            "16 bits may take longer."
+        )
+    return ""
 
 
 def onednn(config: AmpConfig) -> Findings:
@@ -66,7 +171,11 @@ def found_devices(config: AmpConfig) -> Findings:
         if device.capability:
             model += " (compute capability {}.{})".format(*device.capability)
         state = f"{model}: {device.low_dtype}, profile {profile.name}"
+        if profile.device is not None or config.device_profile is None:
+            state += f", {_origin(profile, device)}"
         yield Finding(device.device_type, state)
+        if profile.note:
+            yield Finding(device.device_type, profile.note, "tf-amp calibrate")
     if _NVIDIA_DRIVER.exists() and len(devices.present_devices()) == 1:
         state = "an NVIDIA driver is here, but TensorFlow sees no GPU"
         yield Finding("GPU", state, "pip install 'tensorflow[and-cuda]'")
@@ -84,21 +193,26 @@ def wrong_kernels(config: AmpConfig) -> Findings:
     from tf_amp.compare import known_kernels as known
 
     kernels = known.kernels_here(config)
+
+    def kept(what: str, state: str) -> Finding:
+        return Finding(what, f"{state}; tf-amp keeps it in float32", kind="kept")
+
     for machine in kernels.machines.values():
         for row in known_wrong.rows_for(machine):
-            yield Finding(f"kernel {row.name}", f"{row}; stays float32")
+            yield kept(f"kernel {row.name}", f"{row}")
         for row in known_wrong.rows_for(machine, known_wrong.ALSO_IN_FLOAT32):
-            yield Finding(f"kernel {row.name}", f"{row}; nothing helps")
+            state = f"{row}; with or without tf-amp"
+            yield Finding(f"kernel {row.name}", state, kind="bug")
     for outcomes in kernels.outcomes.values():
         for key, fault in outcomes.wrong.items():
-            yield Finding("kernel found", f"{described(key)}: {fault}; stays float32")
+            yield kept("kernel found", f"{described(key)}: {fault}")
 
 
 def choice(config: AmpConfig) -> Findings:
     """Say which type is chosen here, and why, with a dense layer as example."""
     has_gpu = len(devices.present_devices()) > 1
     chosen = devices.choose(config, "GPU" if has_gpu else "CPU")
-    yield Finding("choice", f"{chosen.low_dtype}: {chosen.reason}")
+    yield Finding("type", f"{chosen.low_dtype}: {chosen.reason}")
     import tensorflow as tf
 
     from tf_amp.tools.explanation import explain
@@ -111,7 +225,7 @@ def choice(config: AmpConfig) -> Findings:
         enabling.disable()
     decision = plan.filter(op="MatMul").decisions[0]
     yield Finding(
-        "example",
+        "layer",
         f"product of two 2048 x 2048 matrices: {decision.dtype} at {config.opt_level} "
         f"({decision.reason})",
     )
@@ -141,7 +255,7 @@ def rewrite(config: AmpConfig) -> Findings:
         yield Finding("rewrite", state, REINSTALL, fatal=True)
 
 
-CHECKS = (onednn, found_devices, machine, wrong_kernels, choice, rewrite)
+CHECKS = (gain, onednn, found_devices, machine, wrong_kernels, choice, rewrite)
 
 
 def described(nodes: Mapping[str, str], topology: str) -> str:
@@ -236,7 +350,7 @@ def show_learned(*, as_json: bool) -> None:
             named = (f"{fields['op']} {fields['size']}", fields["dtype"])
             cells.append((*named, fields["profile"], told, f"{len(lesson.logs)}"))
         table = FittedTable(_COLUMNS, cells, spare=("profile", "readings"))
-        rich.print(escape(name), table)
+        show(name, table)
 
 
 def _fields(cell: str, lesson: Lesson) -> dict[str, Any]:

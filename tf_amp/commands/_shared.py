@@ -20,8 +20,15 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import OPTIONS, SETTINGS, text_of
-from tf_amp.errors import AmpError, ConfigError, ScriptMissingError
+from tf_amp.errors import (
+    REFUSED,
+    AmpError,
+    ConfigError,
+    ScriptMissingError,
+    guess_path,
+)
 from tf_amp.report import codec
+from tf_amp.report.counts import about
 from tf_amp.run import progress
 from tf_amp.tools import running_scripts
 
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-DONE, FAILED, REFUSED, NOTHING = 0, 1, 2, 3
+DONE, FAILED, NOTHING = 0, 1, 3
 # What a shell makes of a program that Ctrl-C has ended.
 INTERRUPTED = 130
 
@@ -47,6 +54,8 @@ _COMMON = {
     INTERRUPTED: MEANINGS[INTERRUPTED],
 }
 _STDOUT = 1
+# Jupyter sets it for a kernel, and so for what a cell starts.
+_OF_NOTEBOOKS = "JPY_PARENT_PID"
 # Between two lines of progress, where there is no bar.
 SILENT_SECONDS = 15.0
 
@@ -60,18 +69,6 @@ def exit_codes(of_command: Mapping[int, str] = MEANINGS) -> str:
 def say(text: str) -> None:
     """Print a line that is no result, on standard error."""
     print(f"tf-amp: {text}", file=sys.stderr)
-
-
-def show(*printables: Any) -> None:
-    """Print what rich can lay out; in a file or a pipe no line is folded."""
-    from rich.console import Console
-
-    console = Console()
-    for each in printables:
-        if console.is_terminal:
-            console.print(each, highlight=False)
-        else:
-            print(each)
 
 
 def show_json(rows: Iterable[Any], stream: TextIO | None = None) -> None:
@@ -106,17 +103,25 @@ def progress_shown() -> Iterator[None]:
     from rich import progress as bars
     from rich.console import Console
 
-    console = Console(stderr=True)
-    last = time.monotonic()
+    last = begin = time.monotonic()
+    first: tuple[int, int | None] = (0, None)
 
     def show_line(what: str, done: int, total: int | None) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SILENT_SECONDS:
-            last = time.monotonic()
+        nonlocal last, begin, first
+        now = time.monotonic()
+        if total != first[1] or done < first[0]:
+            begin, first = now, (done, total)
+        if now - last >= SILENT_SECONDS:
+            last = now
             of_all = "" if total is None else f" ({done} of {total})"
+            if total is not None and done > first[0]:
+                left = (now - begin) / (done - first[0]) * (total - done)
+                of_all = f" ({done} of {total}, {about(left)} left)"
             print(f"tf-amp: {what}{of_all} ...", file=sys.stderr, flush=True)
 
-    if not console.is_terminal:
+    # A cell of a notebook shows each redrawn bar as a line, though it gives commands a
+    # terminal, and FORCE_COLOR, which makes one of any pipe for rich.
+    if _OF_NOTEBOOKS in os.environ or not sys.stderr.isatty():
         with progress.listened_to(show_line):
             yield
         return
@@ -125,7 +130,7 @@ def progress_shown() -> Iterator[None]:
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
         bars.TimeRemainingColumn(),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
         redirect_stdout=False,
         speed_estimate_period=float("inf"),
@@ -157,7 +162,9 @@ class Source:
         """
         model, self._options, self.code = options.model, options, DONE
         if not model.exists():
-            raise ScriptMissingError(f"{model}: no such SavedModel or script.")
+            raise ScriptMissingError(
+                f"{model}: no such SavedModel or script{guess_path(model) or '.'}"
+            )
         self.is_model = model.is_dir()
         if self.is_model and (options.script_arguments or options.seconds is not None):
             raise ConfigError(
@@ -229,7 +236,7 @@ def why_no_graph() -> str:
 
     config = scope_registry.base_config()
     if not config.rewrites:
-        return f"every graph stays as it is at level {config.opt_level}"
+        return f"every graph stays unchanged at level {config.opt_level}"
     if switch.is_switched_off():
         return "the script switched mixed precision off"
     return "the script ran no graph with a matrix product or convolution"

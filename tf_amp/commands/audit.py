@@ -12,9 +12,10 @@ from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
+    from tf_amp.run.graph_cases import GraphCase
     from tf_amp.tools.audit import Audit
 
-SUMMARY = "predict what mixed precision gains on a device that need not be present"
+SUMMARY = "predict what mixed precision gains here, or on a device that is not present"
 TAKES_SCRIPT = True
 EXITS = {
     DONE: "the audits are printed",
@@ -28,8 +29,7 @@ def add_options(options: Options) -> None:
     options.model()
     options.setting(
         "device_profile",
-        required=True,
-        help="v100, t4, a100, h100, ...; need not be present",
+        help="v100, t4, a100, h100, ...; need not be present; this one by default",
     )
     options.add("--dtype", choices=LOW_DTYPES, help="the device's by default")
     options.batch()
@@ -43,21 +43,30 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.tools import audit as auditing
     from tf_amp.tools import target_device
 
-    target = target_device.target_of(options.device_profile, options.dtype)
+    @functools.cache
+    def target() -> target_device.Target:
+        return target_device.target_of(options.device_profile, options.dtype)
+
+    if options.device_profile is not None:
+        # What is wrong with it is said before the script runs.
+        target()
 
     def print_ranked(audits: Iterable[Audit]) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
         if options.json:
             show_json((audit.to_json() for audit in ranked), source.stream)
         else:
-            auditing.print_audits(ranked)
+            auditing.print_audits(ranked, target())
 
     if not source.is_model:
-        look = functools.partial(auditing.audit_case, target=target)
+
+        def look(case: GraphCase) -> Audit:
+            return auditing.audit_case(case, target())
+
         return source.run_observed(look, print_ranked, {})
     print_ranked(
         auditing.audit_saved_model(
-            options.model, target, options.signature, options.batch
+            options.model, target(), options.signature, options.batch
         )
     )
     return DONE

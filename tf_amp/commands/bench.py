@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ from tf_amp.commands._shared import DONE, FAILED, INTERRUPTED, NOTHING, Options,
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.report import page
+from tf_amp.report.counts import about, counted
 from tf_amp.report.files import check_writable, write_whole
 from tf_amp.tools.bench import job as jobs
 
 if TYPE_CHECKING:
     from tf_amp.tools.bench.record import BenchRecord
 
-SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
+SUMMARY = "time your own model in float32, with tf-amp, and by other methods"
 TAKES_SCRIPT = True
 EXITS = {
     DONE: "all was measured",
@@ -36,19 +38,20 @@ def add_options(options: Options) -> None:
     options.add(
         "target",
         metavar="SCRIPT|MODULE:FUNCTION|SAVED_MODEL",
-        help="a program, run as it is; what makes a step; or a stored model",
+        help="a program, a function that makes a step, or a stored model",
     )
     options.add(
         "--methods",
-        default="float32,keras,tensorflow,tf-amp",
+        default="float32,tf-amp",
         metavar="LIST",
-        help="of float32, keras, tensorflow, tf-amp (these four if none are given); "
-        "tf-amp with a level, or settings without TF_AMP_: tf-amp:O2+TUNE=off",
+        help="what is compared with float32: tf-amp (if none are given), keras, "
+        "tensorflow, or all; tf-amp with a level, or settings without TF_AMP_: "
+        "tf-amp:O2+TUNE=off",
     )
     add = options.add
     add("--batches", metavar="LIST", help="batch sizes, such as 1,8,32")
     add("--mode", choices=jobs.MODES, help="which steps; train, of a SavedModel infer")
-    add("--rounds", type=int, default=5, metavar="N", help="processes of each (5)")
+    add("--rounds", type=int, default=3, metavar="N", help="processes of each (3)")
     add("--signature", metavar="NAME", help="of a SavedModel")
     ends = "end a process after so long, and use the steps it has done (600)"
     options.seconds("--seconds", ends, 600.0)
@@ -63,6 +66,12 @@ def add_options(options: Options) -> None:
         action="store_true",
         help="before each process of tf-amp run one that measures costs from nothing, "
         "and does not count",
+    )
+    add(
+        "--largest-batch",
+        type=int,
+        metavar="MIB",
+        help="find the largest batch whose tensors take no more, instead",
     )
     options.path("--json", metavar="FILE", help="keep and continue it there")
     options.path("--html", metavar="FILE", help="write a page with a chart")
@@ -80,6 +89,8 @@ def main(options: argparse.Namespace) -> int:
 
     job = _job_of(options)
     _check_outputs(options)
+    if options.largest_batch is not None:
+        return _find_largest(job, options.largest_batch)
     fresh = records.BenchRecord(job, records.context_of(job.target))
     record = fresh if options.json is None else records.continued(fresh, options.json)
     record, stopped_by = _measured(record, options)
@@ -90,24 +101,49 @@ def main(options: argparse.Namespace) -> int:
     if isinstance(stopped_by, ConfigError):
         raise stopped_by
     if stopped_by is not None:
-        goes_on = "the same command goes on from here"
-        kept = goes_on if options.json else "nothing is kept without --json"
-        say(f"interrupted; {kept}.")
+        say(f"interrupted; {_kept(record, options)}.")
         return INTERRUPTED
     if not is_measured:
         print(failures[0].traceback, end="", file=sys.stderr)
         say(f"nothing was measured: {failures[0]}.")
         return NOTHING if all(each.is_idle for each in failures) else FAILED
     if options.html is not None:
-        write_whole(options.html, rendering.page_of(record).encode())
+        page = rendering.page_of(record, options.command_line)
+        write_whole(options.html, page.encode())
     if options.png is not None:
         write_whole(options.png, rendering.png_of(record))
+    for path in filter(None, (options.html, options.png)):
+        say(f"written to {path}.")
     return FAILED if failures else DONE
+
+
+def _find_largest(job: jobs.BenchJob, mebibytes: int) -> int:
+    """Print the largest batch of each method."""
+    from tf_amp.tools.bench import largest
+
+    try:
+        with _interrupts() as stop, _shared.progress_shown():
+            found = list(largest.largest_batches(job, mebibytes, stop))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    largest.print_largest(job, mebibytes, found)
+    return DONE
 
 
 def _job_of(options: argparse.Namespace) -> jobs.BenchJob:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
+    batches = options.batches
+    if options.largest_batch is not None:
+        if options.largest_batch < 1:
+            raise ConfigError(
+                f"--largest-batch must be 1 or more, got {options.largest_batch}."
+            )
+        if any((options.json, options.html, options.png)):
+            raise ConfigError("--largest-batch writes no --json, --html or --png.")
+        batches = batches or "8"
+        if "," in batches:
+            raise ConfigError("--largest-batch begins with one of --batches; give one.")
     compared = jobs.methods_from_text(options.methods)
     target = jobs.program_of(
         options.target, options.script_arguments, options.signature
@@ -115,18 +151,17 @@ def _job_of(options: argparse.Namespace) -> jobs.BenchJob:
     is_stored = target.kind == jobs.SAVED_MODEL
     if is_stored and options.mode == "train":
         raise ConfigError("A SavedModel has no training step; give --mode infer.")
-    settings = jobs.settings_of(os.environ)
-    AmpConfig.from_env(dict(settings))
+    AmpConfig.from_env()
     return jobs.BenchJob(
         target,
         options.mode or ("infer" if is_stored else "train"),
         compared,
-        jobs.batches_of(target, options.batches),
+        jobs.batches_of(target, batches),
         options.seconds,
         options.step_seconds,
         options.warm,
         options.learn,
-        settings,
+        jobs.settings_of(os.environ),
     )
 
 
@@ -149,17 +184,53 @@ def _measured(
     record: BenchRecord, options: argparse.Namespace
 ) -> tuple[BenchRecord, KeyboardInterrupt | ConfigError | None]:
     """Run what is left; return what there is, and why it is not all of it."""
-    from tf_amp.tools.bench.record import measured
+    from tf_amp.tools.bench.record import measured, processes_of, runs_left
 
+    job = record.job
+    counts = [processes_of(job, run) for run in runs_left(record, options.rounds)]
+    if counts:
+        say(_plan_text(record, options.rounds, sum(counts)))
+    begin = time.monotonic()
     try:
         with _interrupts() as stop, _shared.progress_shown():
-            for grown in measured(record, options.rounds, stop):
+            for number, grown in enumerate(measured(record, options.rounds, stop)):
                 record = grown
                 if options.json is not None:
                     record.write(options.json)
+                if number == 0 and record.samples[-1].is_measured and counts[1:]:
+                    seconds = (time.monotonic() - begin) / counts[0]
+                    left = sum(counts[1:])
+                    say(
+                        f"a run takes {about(seconds)}, and the other {left} take "
+                        f"{about(seconds * left)} ..."
+                    )
     except (KeyboardInterrupt, ConfigError) as error:
         return record, error
     return record, None
+
+
+def _plan_text(record: BenchRecord, rounds: int, count: int) -> str:
+    """Say how many processes are to be started, and for what."""
+    job = record.job
+    more = " more" if record.samples else ""
+    sizes = f", at {len(job.batches)} batch sizes" if len(job.batches) > 1 else ""
+    return (
+        f"{job.target.title} is to be run {counted(count, 'time')}{more}: "
+        f"{counted(rounds, 'round')} of {', '.join(job.methods)}{sizes}. --rounds and "
+        "--methods change that."
+    )
+
+
+def _kept(record: BenchRecord, options: argparse.Namespace) -> str:
+    """Say what an interruption has left of a measurement."""
+    if options.json is None:
+        return "nothing is kept without --json"
+    measured = sum(each.is_measured for each in record.samples)
+    if not measured:
+        return "no run had ended, so that there is nothing to keep"
+    total = sum(1 for _ in record.job.runs(options.rounds))
+    done = f"{measured} of {counted(total, 'run')}"
+    return f"{options.json} keeps {done}, and the same command does the rest"
 
 
 @contextlib.contextmanager

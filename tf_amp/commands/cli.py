@@ -13,12 +13,12 @@ Exit codes are those of `_shared`; `run` ends as its script does.
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
 import importlib
 import os
 import pathlib
 import pkgutil
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -26,8 +26,8 @@ from typing import Any
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands._shared import INTERRUPTED, REFUSED, Options, exit_codes, say
-from tf_amp.errors import AmpError
+from tf_amp.commands._shared import INTERRUPTED, Options, exit_codes, say
+from tf_amp.errors import REFUSED, AmpError, guess
 
 _SHELLS = ("bash", "zsh", "tcsh")
 # Besides those whose type is a path.
@@ -41,19 +41,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     line = list(sys.argv[1:] if argv is None else argv)
     if line and line[0] not in _commands() and line[0][:1] != "-":
-        near = difflib.get_close_matches(line[0], _commands(), n=1)
-        if near and not os.path.exists(line[0]):
-            say(f"{line[0]!r} is no command, nor a script; did you mean {near[0]}?")
+        if _is_word(line[0]) and not os.path.exists(line[0]):
+            commands_are = f"; commands are {', '.join(_commands())}."
+            near = guess(line[0], _commands()) or commands_are
+            say(f"{line[0]!r} is no command, nor a script{near}")
             return REFUSED
         line.insert(0, "run")
+    command_line = shlex.join(("tf-amp", *line))
     line, script_arguments = split(line)
     options, unknown = _parser().parse_known_args(line)
     if unknown:
         # The command knows its options; the parser of all commands none of them.
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser = options.parser
+        names = [name for each in parser._actions for name in each.option_strings]
+        near = guess(unknown[0].partition("=")[0], names)
+        said = f"unrecognized arguments: {' '.join(unknown)}{near}"
+        if getattr(options.command, "TAKES_SCRIPT", False):
+            said = f"{said}{'' if near else '.'} Those of a script follow `--`."
+        parser.error(said)
     options.script_arguments = script_arguments
+    options.command_line = command_line
     try:
-        return int(options.command.main(options))
+        code = int(options.command.main(options))
+        sys.stdout.flush()
+        return code
     except AmpError as error:
         if error.is_scripts_own:
             raise
@@ -64,6 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say("interrupted.")
         return INTERRUPTED
+    except BrokenPipeError:
+        if getattr(options.command, "ENDS_AS_PYTHON", False):
+            raise
+        # What read the output has ended, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+
+
+def _is_word(text: str) -> bool:
+    """Tell whether a text may be meant as a command, and not as a path."""
+    return bool(text) and os.sep not in text and "." not in text
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -95,6 +117,7 @@ def _commands() -> dict[str, ModuleType]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tf-amp",
+        allow_abbrev=False,
         description="Automatic mixed precision for TensorFlow programs.",
         epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`. "
         f"{exit_codes()} `run` ends as its script does.",
@@ -110,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in _commands().items():
         summary = command.SUMMARY
         description = f"{summary[0].upper()}{summary[1:]}."
-        subparser = subparsers.add_parser(name, help=summary, description=description)
+        subparser = subparsers.add_parser(
+            name, help=summary, description=description, allow_abbrev=False
+        )
         subparser.set_defaults(command=command, parser=subparser)
         command.add_options(Options(subparser))
         exits = exit_codes(command.EXITS)

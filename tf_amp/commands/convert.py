@@ -72,7 +72,12 @@ def main(options: argparse.Namespace) -> int:
     }
     with _shared.progress_shown():
         report = convert(**arguments)
-    print(report.to_json() if options.json else report)
+    if options.json:
+        print(report.to_json())
+    else:
+        from tf_amp.report.display import show
+
+        show(report)
     if report.is_verified:
         return DONE
     say("the numbers do not hold; see above.")

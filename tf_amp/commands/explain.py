@@ -12,7 +12,6 @@ from tf_amp.commands._shared import (
     NOTHING,
     Options,
     Source,
-    show,
     show_json,
 )
 from tf_amp.config.amp_config import TUNE
@@ -36,8 +35,9 @@ def add_options(options: Options) -> None:
     """Declare the options of the command."""
     options.model()
     options.batch()
-    options.rows("--top", 20)
+    options.rows("--top", 10)
     options.flag("--json", help="print whole plans as JSON")
+    options.flag("--verbose", help="begin each plan with a line for developers")
     options.flag("--measure", help="run a SavedModel, and print what it takes too")
 
 
@@ -45,14 +45,32 @@ def main(options: argparse.Namespace) -> int:
     """Plan what the command line names, print the plans, return the exit code."""
     source = Source(options)
     check_tensorflow()
+    from rich.text import Text
+
+    from grappler_pass.costs import DeviceProfile
     from grappler_pass.pipeline import draft_graph
+    from tf_amp.config import devices, scope_registry
+    from tf_amp.report.display import show
+    from tf_amp.report.plans import tables_of
     from tf_amp.tools.explanation import explain_saved_model
+    from tf_amp.tools.prediction import Prediction
 
     def print_plans(plans: Iterable[Plan | Prediction]) -> None:
         if options.json:
             show_json(plans, source.stream)
         else:
-            show(*(plan.top(options.top) for plan in plans))
+            named = scope_registry.base_config().device_profile
+            if named is not None:
+                note = devices.note_on_other_machine(DeviceProfile.load(named))
+                show(*filter(None, [note]))
+            for each in plans:
+                plan = each.plan if isinstance(each, Prediction) else each
+                if options.verbose:
+                    show(Text(plan.details()))
+                tables = tables_of(plan, options.top)
+                if isinstance(each, Prediction):
+                    tables = each.top(options.top).tables_of(tables)
+                show(tables)
 
     def look(case: GraphCase) -> Plan:
         return draft_graph(

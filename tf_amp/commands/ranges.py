@@ -76,7 +76,9 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(seen.to_json(), file=source.stream, flush=True)
     elif seen.tensors:
-        _shared.show(seen.top(options.top))
+        from tf_amp.report.display import show
+
+        show(seen.top(options.top))
         unsafe = seen.unsafe(options.dtype)
         operations, end = counted(len(unsafe), "operation"), ":" if unsafe else "."
         print(f"{operations} would stay float32 in {options.dtype}{end}")

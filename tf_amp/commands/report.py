@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import tempfile
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from tf_amp.commands import _shared
 from tf_amp.commands._shared import DONE, FAILED, NOTHING, Options, Source, say
 from tf_amp.config.amp_config import LOG
-from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.errors import ConfigError, ScriptMissingError, guess_path
 from tf_amp.report.counts import counted
 from tf_amp.report.files import check_writable, write_whole
 from tf_amp.report.page import check_extra
@@ -77,7 +78,8 @@ def main(options: argparse.Namespace) -> int:
 def _kind_of(source: pathlib.Path) -> str:
     if not source.exists():
         raise ScriptMissingError(
-            f"{source}: no such script, SavedModel, folder or file."
+            f"{source}: no such script, SavedModel, folder or file"
+            f"{guess_path(source) or '.'}"
         )
     if source.is_dir():
         is_model = any((source / name).exists() for name in SAVED_MODEL_FILES)
@@ -92,7 +94,7 @@ def _check(options: argparse.Namespace, kind: str) -> None:
         "--batch": (options.batch, ("model",)),
         "--seconds": (options.seconds, ("script",)),
         "--device-profile": (options.device_profile, ("script", "model")),
-        "arguments behind --": (options.script_arguments, ("script",)),
+        "arguments after --": (options.script_arguments, ("script",)),
     }
     for name, (value, kinds) in received.items():
         if value and kind not in kinds:
@@ -136,7 +138,13 @@ def _of_model(options: argparse.Namespace) -> JobRecord:
     plans = tuple(
         each.plan if isinstance(each, Prediction) else each for each in results
     )
-    return JobRecord(options.model.resolve().name, plans, predictions=predictions)
+    return JobRecord(
+        options.model.resolve().name,
+        plans,
+        predictions=predictions,
+        source=str(options.model),
+        is_model=True,
+    )
 
 
 def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
@@ -167,6 +175,7 @@ def _report_script(options: argparse.Namespace, other: JobRecord | None) -> int:
                 record = records.record_from_collector(
                     options.model.name, collector, others, _loss_scale()
                 )
+                record = dataclasses.replace(record, source=str(options.model))
                 _write(options, record, other)
             else:
                 say(f"no report, since {_shared.why_no_graph()}.")
@@ -192,8 +201,9 @@ def _write(
 ) -> None:
     from tf_amp.tools.job_page import html_from_record
 
-    write_whole(options.output, html_from_record(record, other).encode())
+    html = html_from_record(record, other, options.command_line)
+    write_whole(options.output, html.encode())
     graphs = counted(len(record.plans), "graph")
-    say(f"{options.output} has {graphs}.")
+    say(f"{graphs} written to {options.output}.")
     if options.open:
         webbrowser.open(options.output.resolve().as_uri())

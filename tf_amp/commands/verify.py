@@ -24,7 +24,7 @@ TAKES_SCRIPT = True
 EXITS = {
     DONE: "the numbers hold",
     FAILED: "they do not, or the script failed",
-    NOTHING: "nothing could be verified",
+    NOTHING: "nothing was verified, as where no graph is changed",
 }
 
 
@@ -63,7 +63,9 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         _shared.show_json(verifications, source.stream)
     else:
-        _shared.show(*verifications)
+        from tf_amp.report.display import show
+
+        show(*verifications)
     in_force = dict.fromkeys(p for each in verifications for p in each.excluded)
     for pattern in in_force:
         if all(pattern in each.unmatched for each in verifications):
@@ -79,8 +81,9 @@ def main(options: argparse.Namespace) -> int:
             f"TF_AMP_EXCLUDE=@{file} and --exclude @{file} keep "
             f"{'it' if len(culprits) == 1 else 'them'} in float32."
         )
-    if not verifications:
-        say("nothing was verified.")
+    if not any(each.is_changed for each in verifications):
+        why = ": no graph is changed here" if verifications else ""
+        say(f"nothing was verified{why}.")
         return source.exit_code(NOTHING)
     return source.exit_code(DONE if all(each.ok for each in verifications) else FAILED)
 
@@ -127,7 +130,7 @@ def _of_script(options: argparse.Namespace, source: Source) -> tuple[Verificatio
                         case,
                         tolerance=checked_tolerance(options.tolerance),
                         bisect=options.bisect,
-                        data="what the graph got when it first ran",
+                        data="the inputs of its first run in the script",
                     )
                 )
             except NotMeasurableError as error:

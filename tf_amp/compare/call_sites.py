@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_traits import keeps_kernel
 from tf_amp._tensorflow_private import eager_context, functions
+from tf_amp.compare.compiled_steps import CompiledSteps
 from tf_amp.compare.own_steps import (
     FLOAT32,
     LABELS,
@@ -63,6 +64,8 @@ class CallSite:
       is_new: whether it is called for the first time, as far as is known.
       comparison: that it takes part in.
       instances: by label, the names of a compiled function's instances.
+      compiling: begins to compare the winner of what is open, by its label, with parts
+        of it compiled, or returns None; it is None where that has begun.
     """
 
     key: Hashable = None
@@ -71,6 +74,7 @@ class CallSite:
     is_new: bool = True
     comparison: StepComparison | None = None
     instances: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    compiling: Callable[[str], CompiledSteps | None] | None = None
 
     @property
     def name(self) -> str:
@@ -100,6 +104,9 @@ class CallSite:
         """
         with _lock:
             comparison = self.comparison
+            if isinstance(comparison, CompiledSteps):
+                # What is compiled belongs to an earlier graph.
+                comparison = None
             is_over = comparison is not None and comparison.is_faster is not None
             if comparison is None or (is_over and not in_float32):
                 _end_idle_comparisons()
@@ -112,6 +119,11 @@ class CallSite:
         """Make a call, given its label, in the instance whose turn it is."""
         self.count += 1
         comparison = self.comparison
+        begin, is_free = self.compiling, comparison is None or comparison.is_over
+        if begin is not None and is_free:
+            self.compiling = None
+            label = MIXED if comparison is None else comparison.winner
+            comparison = self.comparison = begin(label) or comparison
         if comparison is None:
             try:
                 return call(MIXED)
@@ -142,8 +154,14 @@ class Entry(NamedTuple):
 
     @property
     def comparison(self) -> StepComparison | None:
-        """The comparison that the call takes part in."""
-        return None if self.site is None else self.site.comparison
+        """The comparison of 16 bits that the call takes part in."""
+        comparison = None if self.site is None else self.site.comparison
+        return None if isinstance(comparison, CompiledSteps) else comparison
+
+    @property
+    def is_compiled(self) -> bool:
+        """True if XLA is to compile parts of the graph."""
+        return self.label == functions.CLUSTERED
 
     @property
     def is_float32(self) -> bool:
@@ -176,7 +194,9 @@ class Entry(NamedTuple):
         """
         from grappler_pass.planning.draft import Outcome
 
-        if self.site is None or not self.site.has_instances(trial):
+        if self.site is None or self.is_compiled:
+            return Outcome.UNKNOWN
+        if not self.site.has_instances(trial):
             return Outcome.UNKNOWN
         if not trial.is_sure:
             self.site.compare(in_float32=True)
@@ -299,7 +319,10 @@ def is_any_open() -> bool:
 
 def decide_calls() -> bool:
     """Return whether comparisons, open or decided, say what calls of functions run."""
-    return any(site.comparison or site.instances for site in [*_functions.values()])
+    return any(
+        site.comparison or site.instances or site.compiling
+        for site in [*_functions.values()]
+    )
 
 
 def undecided_compiled() -> tuple[bytes, ...]:
@@ -345,7 +368,7 @@ def comparing_calls(
                     site, label, call_function, context, instance, *args, **kwargs
                 )
 
-        if site.comparison or site.instances:
+        if site.comparison or site.instances or site.compiling:
             return site.call_in_turn(call)
         # So are nearly all calls; each Python function on their way takes up to 1 us.
         site.count += 1

@@ -55,12 +55,17 @@ def fingerprint_of(trial: Trial) -> str:
     What differs between two runs of one script is left out: names, stamps, values of
     weights. What makes another plan of the same graph, other prices, is not.
     """
-    graphs = (with_bodies(trial.before), with_bodies(trial.after))
+    graphs = (trial.before, trial.after)
+    return fingerprint_of_graphs(graphs, trial.item, trial.shapes)
+
+
+def fingerprint_of_graphs(
+    graphs: Iterable[GraphDef], item: Item, shapes: Shapes
+) -> str:
+    """Return a digest of what one function is and becomes; as `fingerprint_of`."""
     return _digest(
-        _FunctionDigests(library_of(graph_def)).digest_of_graph(
-            graph_def, trial.item, trial.shapes
-        )
-        for graph_def in graphs
+        _FunctionDigests(library_of(graph_def)).digest_of_graph(graph_def, item, shapes)
+        for graph_def in map(with_bodies, graphs)
     ).hex()
 
 

@@ -116,7 +116,7 @@ def _fields_in(path: pathlib.Path, part: str) -> Fields:
 
 @functools.cache
 def _warn_of_content(path: pathlib.Path, why: str) -> None:
-    logging.warning("%s is ignored, and found out again: %s", path, why)
+    logging.warning("%s is ignored, and measured again: %s", path, why)
 
 
 def _warn_of_denial(path: pathlib.Path, error: OSError) -> None:

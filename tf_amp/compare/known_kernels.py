@@ -162,7 +162,7 @@ def kernels_here(config: AmpConfig) -> KnownKernels:
         # All that decides which kernels run there: of a CPU the instruction sets, not
         # who has made them.
         is_cpu = kind == "CPU"
-        place = str(key._replace(model="CPU")) if is_cpu else devices.cost_key(device)
+        place = str(key._replace(model="CPU") if is_cpu else devices.key_of(device))
         facts = filter(None, (place, build, devices.kernel_variables()))
         outcomes[kind] = outcomes_of(", ".join(facts), config.cache_dir)
     return KnownKernels(machines, outcomes, is_off=not config.check)

@@ -85,10 +85,17 @@ Seconds = Mapping[str, float]
 
 
 class Turn(NamedTuple):
-    """The next call: the instance of a label, and whether that is profiled."""
+    """The next call: the instance of a label, and how it is timed.
+
+    Attributes:
+      label: of the instance.
+      is_profiled: whether its nodes are timed, too.
+      is_awaited: whether the devices are to be done before the next call.
+    """
 
     label: str
     is_profiled: bool = False
+    is_awaited: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,19 +135,30 @@ class StepComparison:
       name: of what is called, human-readable.
       mixed: the label of the instance in 16 bits.
       float32: that of the other.
+      meanwhile: that of what runs until it is decided.
       is_faster: whether 16 bits are; None while that is not decided.
       last_call: when, by the monotonic clock.
     """
 
-    def __init__(self, name: str = "", *, is_late: bool = False) -> None:
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        is_late: bool = False,
+        labels: tuple[str, str] | None = None,
+    ) -> None:
         """Begin to compare a plan.
 
         Args:
           name: of what is called, human-readable.
           is_late: whether calls before the comparison run in float32.
+          labels: of other instances than those in 16 bits and in float32: of one that
+            may be faster, and of the one that runs meanwhile.
         """
         self.name = name
-        self.mixed, self.float32 = (LATE, MIXED) if is_late else (MIXED, FLOAT32)
+        own = (LATE, MIXED) if is_late else (MIXED, FLOAT32)
+        self.mixed, self.float32 = labels or own
+        self.meanwhile = labels[1] if labels else MIXED
         self.is_faster: bool | None = None
         self.last_call = time.monotonic()
         self._decided: list[Decided] = []
@@ -182,9 +200,9 @@ class StepComparison:
 
     @property
     def winner(self) -> str:
-        """The label of what runs from now on; undecided, of TensorFlow's own."""
+        """The label of what runs from now on."""
         if self.is_faster is None:
-            return MIXED
+            return self.meanwhile
         return self.float32 if self.is_faster is False else self.mixed
 
     def decide(self, is_faster: bool, steps: Steps) -> None:
@@ -211,12 +229,10 @@ class StepComparison:
                 self._profiles[label].append(seconds)
             else:
                 outputs = call(label)
-            wait_for_devices()
-        except OWN_FAULTS as error:
-            is_own = self._counts[label] < _WARM_UPS or isinstance(error, _OWN_ALWAYS)
-            # A late comparison begins with the program's own calls in float32.
-            has_begun = not self.is_late or self._counts[LATE] or label == LATE
-            if self.is_shared or not has_begun or not is_own:
+            if turn.is_awaited:
+                wait_for_devices()
+        except tf.errors.OpError as error:
+            if not self._is_own_fault(label, error):
                 raise
             return self.without(label, call)
         taken = time.perf_counter() - begin
@@ -225,13 +241,22 @@ class StepComparison:
             # The plan has not come again.
             self.decide(False, Steps())
         if not self.is_over:
-            if self._counts[label] > 1 or label == MIXED:
+            if self._counts[label] > 1 or label == self.meanwhile:
                 self._pace.note(turn, taken)
             try:
                 self._next = self._course.send(taken)
             except StopIteration:
                 self._end_course()
         return outputs
+
+    def _is_own_fault(self, label: str, error: tf.errors.OpError) -> bool:
+        """Return whether an error is the instance's own, and not the program's."""
+        is_early = self._counts[label] < _WARM_UPS
+        # A late comparison begins with the program's own calls in float32.
+        has_begun = not self.is_late or self._counts[LATE] > 0 or label == LATE
+        is_own = isinstance(error, OWN_FAULTS) and is_early
+        is_own = is_own or isinstance(error, _OWN_ALWAYS)
+        return not self.is_shared and has_begun and is_own
 
     def without(self, label: str, call: Callable[[str], Any]) -> Any:
         """Decide against an instance that cannot be run, and call the other one."""
@@ -268,9 +293,10 @@ class StepComparison:
         """Yield the instance of each call and receive what it took."""
         # One has been made.
         for _ in range((CALLS_IN_FLOAT32 if self.is_late else _CALLS_BEFORE) - 1):
-            yield Turn(MIXED)
+            yield Turn(self.meanwhile)
+        other = self.float32 if self.meanwhile == self.mixed else self.mixed
         for _ in range(_WARM_UPS):
-            yield Turn(LATE if self.is_late else FLOAT32)
+            yield Turn(other)
         outcome: bool | None = None
 
         def is_clear(verdict: Verdict) -> bool:

@@ -42,7 +42,7 @@ from tf_amp.compare.fingerprint import fingerprint_of
 from tf_amp.compare.kept_file import Fields, KeptFile, is_line, is_number, mapping_in
 from tf_amp.compare.own_steps import Steps
 from tf_amp.config import devices
-from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.amp_config import SAVE, AmpConfig
 from tf_amp.config.workers import is_joint, peers
 from tf_amp.tracing.grappler_preview import with_bodies
 
@@ -143,11 +143,12 @@ class StepVerdicts(NamedTuple):
 def own_steps_for(config: AmpConfig, device_type: str) -> StepVerdicts | None:
     """Return the memory by which steps decide; None where prices alone do.
 
-    So it is with tuning off, where another device is planned for, and under
-    determinism, where plans may not change.
+    So it is with tuning off, where another device is planned for, under determinism,
+    where plans may not change, and where memory is saved: two graphs would take both.
     """
     is_other = config.device_profile is not None
-    if config.tune == "off" or is_other or private.is_determinism_enabled():
+    is_off = config.tune == "off" or config.memory == SAVE
+    if is_off or is_other or private.is_determinism_enabled():
         return None
     present = {device.device_type for device in devices.present_devices()}
     memories = {
@@ -330,7 +331,7 @@ def memory_of(cache_dir: pathlib.Path | None, device_type: str) -> StepMemory:
 def _memory_of(cache_dir: pathlib.Path | None, device_type: str) -> StepMemory:
     import tensorflow as tf
 
-    key = devices.cost_key(devices.device_of_type(device_type))
+    key = devices.key_of(devices.device_of_type(device_type))
     path = None if cache_dir is None else memory_path(cache_dir)
     return StepMemory(f"{key}, TensorFlow {tf.version.VERSION}", path)
 

@@ -11,12 +11,13 @@ environment.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
 
 from grappler_pass.fusions import RULES
 from tf_amp.config import setting_values as values
@@ -28,6 +29,7 @@ from tf_amp.config.loss_scales.words import (
 )
 from tf_amp.config.setting_values import ListEdit
 from tf_amp.errors import ConfigError
+from tf_amp.message_codes import Code
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE_SWITCH = f"{SWITCH}_GRAPH_REWRITE"
@@ -46,16 +48,31 @@ TUNE = "TF_AMP_TUNE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
 VERBOSE = "TF_AMP_VERBOSE"
 CHECK = "TF_AMP_CHECK"
+MEMORY = "TF_AMP_MEMORY"
+# As `difflib` counts: the share of letters that two names have in common.
+_FEW_LETTERS = 0.85
+# A file in the cache folder, once a line has said on this machine how to hide it.
+HIDING_IS_SAID = "verbose_hint_given"
 # Gives a script its batch size; no setting.
 BENCH_BATCH = "TF_AMP_BENCH_BATCH"
 
-LOW_DTYPES = ("bfloat16", "float16")
-DTYPES = ("float32", *LOW_DTYPES)
+# Words that arguments take, for editors and type checkers.
+LowDtype = Literal["bfloat16", "float16"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+OptLevel = Literal["O0", "O1", "O2", "O3"]
+OnOff = Literal["on", "off"]
+Memory = Literal["speed", "save"]
+Compile = Literal["off", "clusters"]
+COMPILE_WORDS: tuple[Compile, ...] = get_args(Compile)
+LOW_DTYPES: tuple[LowDtype, ...] = get_args(LowDtype)
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+SPEED, SAVE = MEMORY_WORDS = get_args(Memory)
 # The optimization levels: how much of a graph goes to 16 bits. A 16-bit type beside O0
 # is no contradiction: so a program that names its type is run once in float32.
-FLOAT32_LEVEL, DEFAULT_LEVEL = "O0", "O1"
-LEVELS = {
-    FLOAT32_LEVEL: "float32: every graph stays as it is",
+FLOAT32_LEVEL: OptLevel = "O0"
+DEFAULT_LEVEL: OptLevel = "O1"
+LEVELS: dict[OptLevel, str] = {
+    FLOAT32_LEVEL: "float32: every graph stays unchanged",
     DEFAULT_LEVEL: "16 bits where that is predicted to be faster",
     "O2": "everything eligible, whatever it costs",
     "O3": "everything that has a 16-bit kernel and may be in 16 bits",
@@ -63,20 +80,30 @@ LEVELS = {
 _ROW = "setting"
 
 
-def checked_dtype(value: object, name: str = "dtype") -> str:
+def checked_dtype(value: object, name: str = "dtype") -> LowDtype:
     """Return the 16-bit type's name, as of `tf.bfloat16`, or raise ConfigError."""
     own = getattr(value, "name", None)
     return values.checked_word(own if own in LOW_DTYPES else value, name, LOW_DTYPES)
 
 
-def checked_any_dtype(value: object, name: str) -> str:
+def checked_any_dtype(value: object, name: str) -> Dtype:
     """Return the name of float32 or of a 16-bit type, or raise ConfigError."""
     return values.checked_word(value, name, DTYPES)
 
 
-def checked_level(value: object, name: str = "opt_level") -> str:
+def checked_level(value: object, name: str = "opt_level") -> OptLevel:
     """Return the level's name, or raise ConfigError."""
     return values.checked_word(value, name, tuple(LEVELS), str.upper)
+
+
+def checked_memory(value: object, name: str = "memory") -> Memory:
+    """Return "speed" or "save", or raise ConfigError."""
+    return values.checked_word(value, name, MEMORY_WORDS)
+
+
+def checked_compile(value: object, name: str = "compile") -> Compile:
+    """Return "off" or "clusters"."""
+    return values.checked_word(value, name, COMPILE_WORDS)
 
 
 def text_of(value: object) -> str:
@@ -139,7 +166,7 @@ class AmpConfig:
         correct prices, or prices alone decide.
       tie: share of its seconds, 0 to 1, by which an operation may be slower in 16 bits
         if its results take half the memory.
-      fuse: names of the rewrites beside types that graphs go through.
+      fuse: names of the fusions that graphs go through.
       loss_scale: what losses are scaled by, whatever the dtype; None leaves the choice
         to the dtype.
       ranges: file of the ranges that tensors were seen to keep to; operations whose
@@ -147,12 +174,15 @@ class AmpConfig:
       verbose: whether the process says on stderr what has become of its graphs.
       check: whether 16-bit kernels of kinds that were found wrong are run, and held
         against float32's, before a plan first uses them.
+      memory: "save" if steps may take a little longer to hold less, else "speed".
+      compile: "off" or "clusters": whether the program's own steps may choose that XLA
+        compiles parts of a function.
       list_edits: changes to the op lists, in the order given.
     """
 
     enabled: bool | None = None
-    opt_level: str = _row(DEFAULT_LEVEL, checked_level)
-    dtype: str | None = _row(None, checked_dtype)
+    opt_level: OptLevel = _row(DEFAULT_LEVEL, checked_level)
+    dtype: LowDtype | None = _row(None, checked_dtype)
     device_profile: str | None = _row(None, values.checked_profile)
     log_dir: pathlib.Path | None = _row(None, values.checked_path)
     strict: bool = _flag(False)
@@ -175,6 +205,8 @@ class AmpConfig:
     ranges: pathlib.Path | None = _row(None, values.checked_path)
     verbose: bool = _flag(True)
     check: bool = _flag(True)
+    memory: Memory = _row("speed", checked_memory)
+    compile: Compile = _row("off", checked_compile)
     list_edits: tuple[ListEdit, ...] = ()
 
     @property
@@ -187,19 +219,19 @@ class AmpConfig:
         """Read every setting from the environment's variables.
 
         Args:
-          environ: names and values; the process's own environment by default.
+          environ: names and values; the process's own environment by default, of which
+            one line on stderr names each variable that is no setting.
 
         Raises:
-          ConfigError: a value or a name is unknown, or two variables contradict each
-            other; the message names them.
+          ConfigError: a value is unknown, or two variables contradict each other, or a
+            name of `environ` is no setting; the message names them.
         """
         variables = os.environ if environ is None else environ
         texts = {name: value.strip() for name, value in variables.items()}
-        own = {name for name in texts if name.startswith(OWN_PREFIX)}
-        values.refuse_unknown(own - {BENCH_BATCH}, OWN_NAMES)
-        values.refuse_unknown(
-            (n for n in texts if n.startswith(SWITCH_PREFIX)), SWITCHES
-        )
+        if environ is None:
+            say_unknown(texts)
+        elif unknown := unknown_settings(n for n in texts if n.startswith(_PREFIXES)):
+            raise ConfigError(f"{next(iter(unknown.values()))}.")
         settings = {
             name: row.read(texts[row.variable], row.variable)
             for name, row in SETTINGS.items()
@@ -229,6 +261,9 @@ SETTINGS: Mapping[str, Setting] = {
     if _ROW in field.metadata
 }
 OWN_NAMES = tuple(row.variable for row in SETTINGS.values())
+_KNOWN = (*SWITCHES, *OWN_NAMES, BENCH_BATCH, *values.LIST_VARIABLES)
+_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, values.LIST_PREFIX)
+_said: set[str] = set()
 # Whose values are paths, or may be.
 PLACES = tuple(
     row.variable
@@ -256,9 +291,17 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "help": f"{ALLOWED_WORDS}; by default as the type needs it",
     },
     "tune": {"help": "on (default) or off: whether own steps decide what is close"},
-    "fuse": {"metavar": "RULES", "help": "on (default), off, or rewrites beside types"},
+    "fuse": {"metavar": "RULES", "help": "on (default), off, or fusions"},
     "ranges": {"metavar": "FILE", "help": "what `tf-amp ranges` wrote"},
     "check": {"choices": ("on", "off"), "help": "whether kernels are checked first"},
+    "memory": {
+        "choices": MEMORY_WORDS,
+        "help": "save: hold less, and take a little longer; default speed",
+    },
+    "compile": {
+        "choices": COMPILE_WORDS,
+        "help": "clusters: own steps decide whether XLA compiles parts of a step",
+    },
     "strict": {"action": "store_true", "help": "raise on failure"},
 }
 
@@ -287,6 +330,37 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any]) -> AmpConfig:
     """Return a configuration with checked settings; exclusions add to its own."""
     exclude = (*config.exclude, *settings.get("exclude", ()))
     return dataclasses.replace(config, **{**settings, "exclude": exclude})
+
+
+def unknown_settings(names: Iterable[str]) -> dict[str, str]:
+    """Say of each variable that looks like a setting and is none what it may stand for.
+
+    Those of a prefix of ours do, and those that differ from a setting in few letters.
+    """
+    said = {}
+    for name in sorted(set(names) - {*_KNOWN}):
+        near = difflib.get_close_matches(name, _KNOWN, n=1)
+        guess = f" (did you mean {near[0]}?)" if near else ""
+        if _is_like_setting(name):
+            said[name] = f"{name} is no setting{guess}"
+    return said
+
+
+def _is_like_setting(name: str) -> bool:
+    if name.startswith(values.LIST_PREFIX):
+        # TensorFlow has others that say other things.
+        return name.endswith(("_ADD", "_REMOVE"))
+    near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=_FEW_LETTERS)
+    return name.startswith(_PREFIXES) or bool(near)
+
+
+def say_unknown(names: Iterable[str]) -> None:
+    """Say once on stderr of each variable that looks like a setting, and is none."""
+    is_hidden = os.environ.get(VERBOSE, "").strip().lower() in values.OFF
+    for said in () if is_hidden else unknown_settings(names).values():
+        if said not in _said:
+            _said.add(said)
+            Code.NO_SETTING.say(f"{said}, and does nothing")
 
 
 def _default_cache_dir(texts: Mapping[str, str]) -> pathlib.Path | None:

@@ -23,10 +23,12 @@ from tf_amp.config.loss_scales.protocol import LossScale, NoOpLossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 
 if TYPE_CHECKING:
-    from grappler_pass.costs import DeviceKey, DeviceProfile
+    from grappler_pass.costs import DeviceKey, DeviceProfile, GpuKey, Key
 
 _BFLOAT16_CAPABILITY = _TF32_CAPABILITY = (8, 0)
 _CPU_FILE = pathlib.Path("/proc/cpuinfo")
+# As Linux names the instructions of x86 and of ARM.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _GPU_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 
 _OP_THREADS = "TF_NUM_INTRAOP_THREADS"
@@ -47,6 +49,10 @@ _KERNELS = (
 
 _MOST_THREADS = 2**31 - 1
 _PRODUCT_TYPES = ("any", "bf16", "f16", "tf32")
+
+_XLA_FLAGS = "TF_XLA_FLAGS"
+_COMPILES = ("tf_xla_async_compilation", "tf_xla_cpu_global_jit")
+_COMPILES_ALL = "tf_xla_auto_jit"
 
 NO_SCALING = NoOpLossScale()
 
@@ -102,6 +108,7 @@ def choose(config: AmpConfig, device_type: str) -> DeviceChoice:
         from grappler_pass.costs import DeviceProfile
 
         profile = DeviceProfile.load(config.device_profile)
+        profile = profile.with_tensor_float_32(uses_tensor_float_32())
         return DeviceChoice(
             config.dtype or profile_dtype(profile),
             (("CPU", profile), ("GPU", profile)),
@@ -132,9 +139,19 @@ def profile_of(config: AmpConfig, device: Device) -> DeviceProfile:
     """Return the measured profile of a device, or the shipped one nearest to it."""
     from grappler_pass.costs import profile_for
 
-    gpu = device.model if device.device_type == "GPU" else None
-    return profile_for(
-        config.device_profile, cpu_key(), config.cache_dir, gpu, device.capability
+    profile = profile_for(config.device_profile, key_of(device), config.cache_dir)
+    return profile.with_tensor_float_32(uses_tensor_float_32())
+
+
+def note_on_other_machine(profile: DeviceProfile) -> str:
+    """Say that a profile is not that of this machine; "" where it is."""
+    here = device_of_type("GPU")
+    own = profile_of(AmpConfig(cache_dir=AmpConfig.from_env().cache_dir), here)
+    if (own.name, own.device) == (profile.name, profile.device):
+        return ""
+    return (
+        f"This is for {profile.name}. This machine has {here.model or here.name}, "
+        f"whose profile is {own.name}."
     )
 
 
@@ -178,34 +195,50 @@ def cpu_key() -> DeviceKey:
     )
 
 
-def cost_key(device: Device) -> str:
-    """Return the facts of a device that a cost measured on it is for, human-readable.
+def key_of(device: Device) -> Key:
+    """Return the facts of a device that what is measured on it holds for."""
+    return gpu_key(device) if device.device_type == "GPU" else cpu_key()
 
-    A CPU's model, decisive instruction sets, threads, and whether oneDNN is on; a GPU's
-    model and driver. How float32 is computed, where that is not as usual.
-    """
-    if device.device_type != "GPU":
-        return str(cpu_key())
-    import tensorflow as tf
 
-    # By a variable NVIDIA's libraries use no TF32, whatever a program says.
-    is_refused = os.environ.get(_TF32, "").strip() == "0"
-    is_on = tf.config.experimental.tensor_float_32_execution_enabled()
+def gpu_key(device: Device) -> GpuKey:
+    """Return the facts of a GPU that what is measured on it holds for."""
+    from grappler_pass.costs import GpuKey
+
     has_tf32 = device.capability is None or device.capability >= _TF32_CAPABILITY
-    off = ", TF32 off" if has_tf32 and (is_refused or not is_on) else ""
     try:
         text = _GPU_DRIVER_FILE.read_text(errors="replace")
     except OSError:
         text = ""
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
-    driver = version.group() if version else "unknown"
-    return f"{device.model or 'GPU'}, driver {driver}{off}"
+    return GpuKey(
+        model=device.model or "GPU",
+        capability=device.capability,
+        driver=version.group() if version else "unknown",
+        tf32=uses_tensor_float_32() if has_tf32 else None,
+    )
+
+
+def uses_tensor_float_32() -> bool:
+    """Return whether products of float32 are rounded to TensorFloat-32 on GPUs with it.
+
+    By a variable NVIDIA's libraries do not, whatever a program says.
+    """
+    import tensorflow as tf
+
+    is_refused = os.environ.get(_TF32, "").strip() == "0"
+    is_on: bool = tf.config.experimental.tensor_float_32_execution_enabled()
+    return is_on and not is_refused
 
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's instruction sets, as Linux names them."""
     return frozenset(_cpu_field(("flags", "Features")).split())
+
+
+def has_bfloat16_units() -> bool:
+    """Return whether this CPU has instructions for products in bfloat16."""
+    return not _BF16_FLAGS.isdisjoint(cpu_flags())
 
 
 @functools.cache
@@ -263,3 +296,23 @@ def _cpu_field(names: tuple[str, ...]) -> str:
         if name.strip() in names:
             return value.strip()
     return ""
+
+
+def add_xla_flags() -> None:
+    """Let XLA compile clusters on CPUs, too, and while the program goes on.
+
+    TensorFlow reads the flags when it first computes or looks for devices. What the
+    program says itself stays, and where it has all compiled nothing is added.
+    """
+    said = os.environ.get(_XLA_FLAGS, "")
+    added = [f"--{flag}" for flag in _COMPILES if flag not in said]
+    if added and _COMPILES_ALL not in said:
+        os.environ[_XLA_FLAGS] = " ".join([*said.split(), *added])
+
+
+def compiles_all() -> bool:
+    """Return whether the program has XLA compile clusters of all its functions."""
+    import tensorflow as tf
+
+    is_in_flags = _COMPILES_ALL in os.environ.get(_XLA_FLAGS, "")
+    return is_in_flags or bool(tf.config.optimizer.get_jit())

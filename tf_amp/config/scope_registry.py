@@ -107,6 +107,11 @@ def canonical_id(settings_id: str) -> str | None:
     return next(s.id for s in scopes if s.rewriting == scope.rewriting)
 
 
+def asks_for_clusters() -> bool:
+    """Return whether any settings let XLA compile parts of functions."""
+    return any(s.config.compile != "off" for s in tuple(_scopes.values()))
+
+
 def excludes_names(settings_id: str) -> bool:
     """Tell whether operations stay float32 by their names under some settings."""
     scope = scope_of(settings_id)

@@ -10,21 +10,24 @@ op lists. What patterns are matched against is decided in
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import math
 import os
 import pathlib
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from grappler_pass.fusions import RULES
 from tf_amp.errors import ConfigError
 
+_Word = TypeVar("_Word", bound=str)
+
 ON = ("1", "true", "on")
 OFF = ("0", "false", "off")
+# What is said for them of other programs.
+_WORDS = (*ON, *OFF, "yes", "no", "none")
 DEFAULT_TUNE = "on"
 # What was measured beside the program once took so long.
 _EARLIER_TUNE = re.compile(r"budget(:[0-9.e+]+)?|full")
@@ -46,7 +49,7 @@ _LIST_OF_NAME = {
     "GRAYLIST": "infer",
     "BLACKLIST": "deny",
 }
-_LIST_VARIABLES = {
+LIST_VARIABLES = {
     f"{LIST_PREFIX}{name}_{verb.upper()}": (verb, list_name)
     for name, list_name in _LIST_OF_NAME.items()
     for verb in VERBS
@@ -60,13 +63,14 @@ _layer_numbers = itertools.count(1)
 def checked_word(
     value: object,
     name: str,
-    allowed: tuple[str, ...],
+    allowed: tuple[_Word, ...],
     fold: Callable[[str], str] = str.lower,
-) -> str:
+) -> _Word:
     """Return one of the words allowed, in whatever case it was given."""
     text = fold(value) if isinstance(value, str) else value
-    if isinstance(text, str) and text in allowed:
-        return text
+    for word in allowed:
+        if word == text:
+            return word
     raise refusal(name, value, f"are {', '.join(allowed)}")
 
 
@@ -90,9 +94,13 @@ def flag_from_text(text: str, name: str) -> bool:
 def checked_path(value: object, name: str) -> pathlib.Path:
     """Return a path that was given as one or as text; `~` is the home folder.
 
-    It is absolute, since the program may change to another folder before it is used.
+    It is absolute, since the program may change to another folder before it is used. A
+    word such as "on" is refused: who writes it means no folder of that name.
     """
-    return pathlib.Path(_path_text(value, name, "a path")).absolute()
+    text = _path_text(value, name, "a path")
+    if text.lower() in _WORDS:
+        raise refusal(name, value, f"is a path, such as {os.curdir}{os.sep}{text}")
+    return pathlib.Path(text).absolute()
 
 
 def checked_profile(value: object, name: str = "device_profile") -> str:
@@ -141,7 +149,7 @@ def _number(value: object) -> float:
 
 
 def checked_fusions(value: object, name: str = "fuse") -> tuple[str, ...]:
-    """Return the names of rewrites beside types, each once."""
+    """Return the names of fusions, each once."""
     text = value.strip().lower() if isinstance(value, str) else value
     if text in OFF:
         return ()
@@ -160,18 +168,6 @@ def _path_text(value: object, name: str, allowed: str) -> str:
         # What a shell does, where the variable is set in one.
         return os.path.expanduser(text)
     raise refusal(name, value, f"is {allowed}")
-
-
-def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise ConfigError for the first of the names, by alphabet, that is not known."""
-    unknown = sorted(set(names) - set(known))
-    if not unknown:
-        return
-    near = difflib.get_close_matches(unknown[0], known, n=1)
-    guess = f" (did you mean {near[0]}?)" if near else ""
-    raise ConfigError(
-        f"{unknown[0]} is no setting{guess}. Known are {', '.join(known)}."
-    )
 
 
 def checked_patterns(value: object, name: str = "exclude") -> tuple[str, ...]:
@@ -284,13 +280,10 @@ def edits_from_env(texts: Mapping[str, str]) -> tuple[ListEdit, ...]:
     """Return the edits that the variables ask for.
 
     Raises:
-      ConfigError: a variable's name is unknown, or two of them contradict each other.
+      ConfigError: two of them contradict each other.
     """
-    prefixed = (name for name in texts if name.startswith(LIST_PREFIX))
-    edits = (name for name in prefixed if name.endswith(("_ADD", "_REMOVE")))
-    refuse_unknown(edits, tuple(_LIST_VARIABLES))
     read = []
-    for name, place in _LIST_VARIABLES.items():
+    for name, place in LIST_VARIABLES.items():
         ops = tuple(filter(None, map(str.strip, texts.get(name, "").split(","))))
         read += [ListEdit(*place, ops, name)] if ops else []
     return checked_edits(tuple(read))
@@ -323,7 +316,7 @@ def edits_from_mapping(
 
 def env_from_edits(edits: Iterable[ListEdit]) -> dict[str, str]:
     """Return variables from which `edits_from_env` reads the same ops for each list."""
-    names = {key: name for name, key in reversed(_LIST_VARIABLES.items())}
+    names = {key: name for name, key in reversed(LIST_VARIABLES.items())}
     ops: dict[str, list[str]] = {}
     for edit in edits:
         ops.setdefault(names[edit.verb, edit.list_name], []).extend(edit.ops)

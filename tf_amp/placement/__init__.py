@@ -24,14 +24,16 @@ __all__ = [
     "precision_affinity",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "PrecisionAffinity": ".affinity",
-        "batch_shares": ".shares",
-        "measured_throughputs": ".shares",
-        "offload_optimizer": ".offloading",
-        "offload_report": ".offloading",
-        "precision_affinity": ".affinity",
-    },
-)
+# So that type checkers refuse a name that is not there.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "PrecisionAffinity": ".affinity",
+            "batch_shares": ".shares",
+            "measured_throughputs": ".shares",
+            "offload_optimizer": ".offloading",
+            "offload_report": ".offloading",
+            "precision_affinity": ".affinity",
+        },
+    )

@@ -46,7 +46,7 @@ from grappler_pass.graph.type_slots import (
 from grappler_pass.graph.view import Graph, Item, Node
 from grappler_pass.graph.walks import function_attrs
 from grappler_pass.pipeline import Rewrite
-from grappler_pass.planning.coloring import (
+from grappler_pass.planning.cut import (
     FLOAT32_SIDE,
     CastTerm,
     Problem,

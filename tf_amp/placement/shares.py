@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private.functions import untraced
-from tf_amp.config.amp_config import DTYPES, checked_dtype
+from tf_amp.config.amp_config import DTYPES, Dtype, checked_dtype
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
@@ -164,7 +164,7 @@ def measured_throughputs(
     batch: Any,
     devices: Sequence[str],
     *,
-    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    dtypes: Sequence[Dtype] = ("float32", "bfloat16"),
     rounds: int = 5,
 ) -> dict[str, dict[str, float]]:
     """Measure a step on each device and in each type, one after the other.
@@ -222,7 +222,7 @@ def measured_throughputs(
 
 
 def _run(
-    step: Callable[[Any], Any], batch: Any, device: str, dtype: str, rounds: int
+    step: Callable[[Any], Any], batch: Any, device: str, dtype: Dtype, rounds: int
 ) -> tuple[float, frozenset[str]]:
     """Return the median seconds of a step whose batch is on the device already.
 

@@ -1,4 +1,4 @@
-"""Counts of things in words: one graph, two graphs."""
+"""Counts of things and times in words: one graph, two graphs, about 3 minutes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from __future__ import annotations
 def counted(count: int, one: str, several: str | None = None) -> str:
     """Return a number before its noun, in the plural unless it is 1."""
     return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def about(seconds: float) -> str:
+    """Return a time that is not known exactly, in seconds, minutes or hours."""
+    for unit, size in (("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"about {counted(round(seconds / size), unit)}"
+    return f"about {counted(max(round(seconds), 1), 'second')}"
 
 
 def ordinal(number: int) -> str:

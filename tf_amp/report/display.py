@@ -1,6 +1,7 @@
 """How results look: as text, in a terminal, in a notebook as HTML, in a list as a line.
 
-Text is for files and has all columns; a narrow terminal shows those that matter most.
+What is printed is folded to the terminal, and in a file or a pipe to `COLUMNS`, or to
+100 columns. A narrow terminal shows the columns that matter most, and a file has all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import dataclasses
 import html
 import io
 import itertools
+import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -26,6 +29,20 @@ _BOX = "max-height: 40em; overflow: auto"
 _NAME_WIDTH = 30
 # Wider than any terminal.
 _UNLIMITED = 100_000
+# Of a file or a pipe, unless COLUMNS is set.
+_PIPED_WIDTH = 100
+
+
+def show(*printables: Any) -> None:
+    """Print what rich can lay out, text of strings without markup."""
+    console = Console(markup=False, highlight=False)
+    is_piped = not console.is_terminal
+    width = _PIPED_WIDTH if "COLUMNS" not in os.environ else console.width
+    for each in printables:
+        if is_piped:
+            print(plain_text(each, width))
+        else:
+            console.print(each)
 
 
 class Display:
@@ -84,6 +101,12 @@ class FittedTable:
         """Show as many columns as there is room for, and name the others."""
         left_out: list[str] = []
         unlimited = options.update(width=_UNLIMITED)
+        if not console.is_terminal:
+            whole = self.table(name_width=_NAME_WIDTH)
+            width = Measurement.get(console, unlimited, whole).maximum
+            wide = options.update(width=max(width, options.max_width))
+            yield from console.render(self.table(), wide)
+            return
         for name in (*self.spare, ""):
             table = self.table(left_out, _NAME_WIDTH)
             width = Measurement.get(console, unlimited, table).maximum
@@ -148,8 +171,27 @@ def bare_table() -> Table:
 def plain_text(printable: RenderableType, width: int) -> str:
     """Return the text that rich prints on so many columns, without style or markup."""
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, markup=False).print(printable)
+    console = Console(file=out, width=width, color_system=None, markup=False)
+    console.print(printable, crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def markdown_table(
+    titles: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    numbers: Collection[str] = (),
+) -> str:
+    """Return a table of text in Markdown, with numbers set to the right."""
+    lines = [
+        titles,
+        ["---:" if title in numbers else "---" for title in titles],
+        *([_in_markdown(cell) for cell in cells] for cells in rows),
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _in_markdown(text: str) -> str:
+    return re.sub(r"([\\`*_|<>#\[\]])", r"\\\1", " ".join(text.split()))
 
 
 def html_from(printable: Any) -> str:

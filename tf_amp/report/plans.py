@@ -1,38 +1,43 @@
-"""A plan as text, as tables that fold into a terminal, and on a page with charts."""
+"""A plan as text, and as tables that fold into a terminal."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+import dataclasses
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rich.box import SIMPLE
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
+from grappler_pass.eligibility.reasons import DECIDED
 from grappler_pass.planning.plan import PlannedNode, planned_nodes, shape_text
-from tf_amp.report import page
-from tf_amp.report.display import bare_table, filled, plain_text
-from tf_amp.report.page import Card, PageTable, Section, Tree
+from tf_amp.report.counts import counted
+from tf_amp.report.display import bare_table, filled, markdown_table, plain_text
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Decision, Fusion, Plan
 
 _T = TypeVar("_T")
-FLOAT32_COLOR, LOW_COLOR, CAST_COLOR = "#8d99ae", "#2a9d8f", "#e9a23b"
 _MILLI = 1e3
 # Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
 _WIDTH = 4000
-# Bars of a chart, and rows of a table on a page.
-_BARS, _ROWS = 14, 40
-# Of the longest bar, what a bar is shown from.
-_SHOWN = 0.002
-_TINY_SECONDS = 1e-12
-_AXIS = "milliseconds per step"
+# Columns that a folded cell has at least.
+_NARROW = 20
+# Ops that are named of a reason none of whose operations is listed.
+_KINDS = 3
+# Of the time, from what on a reason has a row of its own.
+_LEAST_SHARE = 0.005
+
+
+# Of a branch or a loop, TensorFlow's scopes within its own, which may come again.
+_BRANCH = re.compile(r"([^/]+)/(?:then|else|cond|body)/_\d+/(?:\1/)?")
+# What tf-amp puts before the names of its own scopes.
+_OWN = re.compile(r"(?:(?<=/)|^)tf_amp_([^/]*)")
 
 
 class _Column(NamedTuple):
@@ -51,26 +56,38 @@ class _Column(NamedTuple):
 
 _COLUMNS = (
     _Column("type attribute", "", lambda row: str(row.slot)),
-    _Column("", "operation", lambda row: without_call_scopes(str(row.slot))),
+    _Column("", "operation", lambda row: own_names(row.slot.node)),
     _Column("op", "op", lambda row: row.op),
     _Column("dtype", "type", lambda row: row.dtype),
     _Column("f32 ms", "float32 ms", lambda row: row.seconds_float32),
     _Column("16-bit ms", "16-bit ms", lambda row: row.seconds_low),
     _Column("cast ms", "casts ms", lambda row: row.cast_seconds),
-    _Column("estimate", "", lambda row: f"{row.source}{_error_text(row)}" or "-"),
+    _Column("estimate", "", lambda row: f"{row.source}{error_text(row)}" or "-"),
     _Column("shape", "", lambda row: shape_text(row.shape)),
-    _Column("reason", "reason", lambda row: row.why),
+    _Column("reason", "", lambda row: row.why),
+    _Column("", "reason", lambda row: own_names(row.why)),
 )
 
 
-def _error_text(row: Decision) -> str:
+def error_text(row: Decision) -> str:
+    """Return how far a price may be off, behind a space; "" where that is not known."""
     return f" ± {row.error:.0%}" if row.error else ""
 
 
-def _cells(
-    where: str, plan: Plan, of_time: Callable[[float], _T]
+def own_names(name: str) -> str:
+    """Return a name for people, or a text with names in it.
+
+    Scopes of inlined calls are left out, those of tf-amp in words, and branches have no
+    numbers.
+    """
+    short = _BRANCH.sub(r"\1/", without_call_scopes(name))
+    return _OWN.sub(lambda found: f"tf-amp: {found[1].replace('_', ' ')}", short)
+
+
+def cells_of(
+    where: str, decisions: Iterable[Decision], of_time: Callable[[float], _T]
 ) -> tuple[tuple[str, ...], tuple[tuple[str | _T, ...], ...]]:
-    """Return the titles of the columns that are shown somewhere, and a plan's rows."""
+    """Return the titles of the columns that are shown somewhere, and rows."""
     columns = [column for column in _COLUMNS if getattr(column, where)]
 
     def cell(value: str | float | None) -> str | _T:
@@ -78,60 +95,189 @@ def _cells(
             return "-"
         return value if isinstance(value, str) else of_time(value)
 
-    rows = (tuple(cell(c.value(row)) for c in columns) for row in plan.decisions)
+    rows = (tuple(cell(c.value(row)) for c in columns) for row in decisions)
     return tuple(getattr(column, where) for column in columns), tuple(rows)
 
 
 def text_of(plan: Plan) -> str:
     """Return a plan as text: its summary, and a line per decision, nothing cut off."""
-    titles, rows = _cells("in_text", plan, _milliseconds)
+    titles, rows = cells_of("in_text", plan.decisions, _milliseconds)
     numbers = [title for title in titles if title.endswith(" ms")]
     table = filled(bare_table(), titles, rows, numbers=numbers)
     fusions = plan.all_fusions
     parts = (
-        plain_text(table, _WIDTH),
         plain_text(_fusions_table(fusions), _WIDTH) if fusions else "",
+        plain_text(table, _WIDTH),
         plan.guessed,
     )
     return f"{plan.summary()}\n" + "\n\n".join(filter(None, parts))
 
 
-def tables_of(plan: Plan) -> Group:
-    """Return a plan for a terminal, folded to its width, op under type attribute."""
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("type attribute, op, shape", overflow="fold", ratio=5)
-    table.add_column("dtype")
-    table.add_column("f32 ms", justify="right")
-    table.add_column("16 bits + casts", justify="right", max_width=10)
-    table.add_column("reason", overflow="fold", ratio=4)
-    for row in plan.decisions:
-        low = _rounded(row.seconds_low)
-        casts = "" if row.seconds_low is None else f" + {_rounded(row.cast_seconds)}"
-        table.add_row(
-            Text(f"{row.slot}\n {row.op} {shape_text(row.shape)}"),
-            row.dtype,
-            _rounded(row.seconds_float32),
-            f"{low}{casts}",
-            Text(row.why),
+def markdown_of(plan: Plan, count: int) -> str:
+    """Return a plan in Markdown: its summary, and its most valuable decisions."""
+    titles, rows = cells_of("on_page", plan.top(count).decisions, _rounded)
+    numbers = [title for title in titles if title.endswith(" ms")]
+    return f"{plan.verdict()}\n\n{markdown_table(titles, rows, numbers)}"
+
+
+def layers_in_markdown(plan: Plan, count: int) -> str:
+    """Return a table in Markdown of the layers that take longest, and their types."""
+    low = f"in {plan.low_dtype}"
+    titles = ("layer, forward and backward", "float32 ms", "planned ms", low)
+    rows = [
+        (
+            layer.name or "in no layer",
+            _rounded(layer.seconds_float32),
+            _rounded(layer.seconds),
+            f"{layer.low_seconds / layer.seconds:.0%}" if layer.seconds else "-",
         )
-    parts: list[Text | Table] = [Text(plan.summary(), overflow="fold"), table]
+        for layer in plan.by_layer()[:count]
+    ]
+    return markdown_table(titles, rows, titles[1:])
+
+
+def tables_of(plan: Plan, count: int | None = None) -> Group:
+    """Return a plan for a terminal: its summary, its fusions, what is in which type.
+
+    Args:
+      plan: the whole of it, or a selection.
+      count: how many operations are listed, those first that gain or take most; of the
+        others the table has sums. None: all are.
+    """
+    nodes = planned_nodes(plan.decisions)
+    parts: list[Text | Table] = [Text(plan.summary(), overflow="fold")]
     if plan.all_fusions:
-        parts.append(_fusions_table(plan.all_fusions))
+        parts += [Text(), _fusions_table(plan.all_fusions)]
+    if nodes:
+        parts += [Text(), _operations_table(nodes, count)]
+    if count is not None and count < len(nodes):
+        listed = f"{count} of {len(nodes)} operations are listed"
+        parts += [Text(), Text(f"{listed}; --top N lists more, --top 0 all.")]
     if plan.guessed:
-        parts.append(Text(plan.guessed))
+        parts += [Text(), Text(plan.guessed)]
     return Group(*parts)
 
 
+class _AtSlashes(textwrap.TextWrapper):
+    """Folds at spaces, and behind the slashes of names."""
+
+    wordsep_re = re.compile(r"(\s+|(?<=/))")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Folded:
+    """A cell that is folded at spaces and slashes, its further lines indented."""
+
+    text: str
+    indent: int = 0
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        return self.text
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        """Ask for as much room as there is."""
+        most = min(self.indent + len(self.text), options.max_width)
+        return Measurement(min(most, _NARROW), most)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """Fill the lines."""
+        first, others = " " * self.indent, " " * (self.indent + 2)
+        wrapper = _AtSlashes(
+            options.max_width, initial_indent=first, subsequent_indent=others
+        )
+        yield from map(Text, wrapper.wrap(self.text))
+
+
+def _operations_table(nodes: Sequence[PlannedNode], count: int | None) -> Table:
+    """Return a table of operations by type and reason, each reason with its sums."""
+    ranked = sorted(nodes, key=_at_stake, reverse=True)
+    listed = {node.name for node in ranked[:count]}
+    ops = {node.name: node.main.op for node in nodes}
+    groups: dict[tuple[bool, str, str], list[PlannedNode]] = {}
+    for node in ranked:
+        row = node.main
+        key = (not row.is_low, row.dtype, row.reason.cause.value)
+        groups.setdefault(key, []).append(node)
+    least = _LEAST_SHARE * sum(node.seconds for node in nodes)
+    small = [
+        key
+        for key, inner in groups.items()
+        if sum(node.seconds for node in inner) < least
+        and not any(node.name in listed for node in inner)
+    ]
+    table = Table(box=None, pad_edge=False, header_style="", padding=(0, 1))
+    for title in ("f32 ms", "16-bit ms", "cast ms"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("type, reason, operations")
+    large = groups.keys() - small
+    for key in sorted(large, key=lambda key: (key[0], -_seconds(groups[key]), key)):
+        inner, (_, dtype, why) = groups[key], key
+        shown = [node for node in inner if node.name in listed]
+        said = f"{dtype}, {counted(len(inner), 'operation')}"
+        if not shown:
+            kinds = list(dict.fromkeys(node.main.op for node in inner))
+            said += f" such as {', '.join(kinds[:_KINDS])}"
+        table.add_row(*_times(inner), _Folded(f"{said}: {why}"), style="bold")
+        for node in shown:
+            table.add_row(*_times([node]), _Folded(_operation(node, ops), 2))
+    if others := [node for key in small for node in groups[key]]:
+        said = f"{counted(len(others), 'operation')} for other reasons"
+        table.add_row(*_times(others), _Folded(said), style="bold")
+    return table
+
+
+def _at_stake(node: PlannedNode) -> float:
+    """Return what a node gains or loses in 16 bits, or else takes in float32."""
+    row = node.main
+    gain = node.seconds_float32 - node.seconds
+    return abs(gain) if row.is_low else node.seconds_float32
+
+
+def _seconds(nodes: Iterable[PlannedNode]) -> float:
+    return sum(node.seconds_float32 for node in nodes)
+
+
+def _times(nodes: Sequence[PlannedNode]) -> tuple[str, str, str]:
+    """Return the times of nodes in float32, in 16 bits, and of the casts they need."""
+    low = [node.seconds_low for node in nodes]
+    known = None if None in low else sum(each or 0.0 for each in low)
+    is_low = any(node.main.is_low for node in nodes)
+    casts = sum(node.cast_seconds for node in nodes) if is_low else None
+    return _rounded(_seconds(nodes)), _rounded(known), _rounded(casts)
+
+
+def _operation(node: PlannedNode, ops: Mapping[str, str]) -> str:
+    """Return what a node computes, its name, and what is particular to its reason.
+
+    Of another node that is the reason, the op is enough.
+    """
+    row = node.main
+    cause, detail = row.reason
+    text = f"{row.op} {shape_text(row.shape)} {without_call_scopes(node.name)}"
+    if cause in DECIDED:
+        # Where the costs decided, the detail tells of lists; a figure may have decided.
+        return f"{text}{row.figure}"
+    return (
+        f"{text}: {ops.get(detail, detail)}" if detail not in ("", node.name) else text
+    )
+
+
 def _fusions_table(fusions: Iterable[Fusion]) -> Table:
-    """Return a table of rewrites beside types, one row per rule and reason."""
+    """Return a table of fusions, one row per rule and reason."""
     groups: dict[tuple[str, str], list[float]] = {}
     for fusion in fusions:
         groups.setdefault((fusion.rule, str(fusion.reason)), []).append(fusion.seconds)
     rows = (
-        (rule, str(len(seconds)), _milliseconds(sum(seconds) or None), reason)
+        (rule, str(len(seconds)), _rounded(sum(seconds) or None), reason)
         for (rule, reason), seconds in groups.items()
     )
-    return filled(bare_table(), ("rewrite", "times", "saves ms", "reason"), rows)
+    numbers = ("times", "saves ms")
+    return filled(bare_table(), ("fusion", *numbers, "reason"), rows, numbers=numbers)
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -143,213 +289,3 @@ def _rounded(seconds: float | None) -> str:
         return "-"
     milliseconds = seconds * _MILLI
     return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"
-
-
-def page_of(plan: Plan) -> str:
-    """Return a page with charts of a plan; MissingExtraError without what draws it."""
-    title = f"Plan of {plan.graph or 'a graph'}"
-    return page.page_from_sections(title, sections_of(plan))
-
-
-def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
-    """Return all sections for one plan.
-
-    Args:
-      plan: of one graph.
-      heading: before the title of each, where a page has several plans.
-
-    Raises:
-      MissingExtraError: plotly is not installed.
-    """
-    nodes = planned_nodes(plan.decisions)
-    return (
-        Section(f"{heading}Verdict", plan.verdict(), cards=_cards(plan, nodes)),
-        Section(
-            f"{heading}Where the time goes",
-            "Model, layer, operation; width is milliseconds per step under the plan, "
-            "color is the type. Click a scope to enter it, the top one to leave it, an "
-            "operation for its reason, its cost, and patterns that keep it or its "
-            "layer in float32.",
-            tree=_tree(plan, nodes),
-        ),
-        Section(
-            f"{heading}From float32 to the plan",
-            "Milliseconds per step: what types gain by operation, what casts and "
-            "rewrites beside types add to that. Bars show a standard deviation.",
-            figure=_waterfall(plan, nodes) if plan.seconds_before else None,
-        ),
-        Section(
-            f"{heading}What stays float32, and why",
-            "Milliseconds per step by reason.",
-            figure=_kept(nodes),
-        ),
-        Section(
-            f"{heading}Most valuable decisions",
-            "Gains first, then what takes longest in float32.",
-            table=PageTable(*_cells("on_page", plan.top(_ROWS), short_milliseconds)),
-        ),
-        Section(
-            f"{heading}Rewrites beside types",
-            "What is fused, and what could be and is not.",
-            table=_fusions(plan),
-        ),
-    )
-
-
-def _cards(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[Card, ...]:
-    seconds = sum(node.seconds for node in nodes)
-    low = sum(node.seconds for node in nodes if node.main.is_low)
-    low_nodes = sum(node.main.is_low for node in nodes)
-    fused = Counter(f.rule for f in (*plan.fusions, *plan.traced_fusions))
-    span = plan.speedup_range
-    cards = [
-        Card(
-            "predicted speed-up",
-            f"{plan.predicted_speedup:.2f}x",
-            f"{plan.seconds_before * _MILLI:.3g} to {plan.seconds_after * _MILLI:.3g} "
-            f"ms per step{span and f', {span}'}",
-        ),
-        Card(
-            f"of the time in {plan.low_dtype}",
-            f"{low / max(seconds, _TINY_SECONDS):.0%}",
-            f"{low_nodes} of {len(nodes)} operations",
-        ),
-        Card("casts", str(plan.casts), f"{plan.casts_removed} removed"),
-        Card("device", plan.profile or "no cost estimates", f"level {plan.opt_level}"),
-    ]
-    if fused:
-        rules = ", ".join(f"{rule} {count}" for rule, count in fused.items())
-        cards.append(Card("rewrites beside types", str(fused.total()), rules))
-    return tuple(cards)
-
-
-def _tree(plan: Plan, nodes: Sequence[PlannedNode]) -> Tree | None:
-    timed = [node for node in nodes if node.seconds > 0.0]
-    if not timed:
-        return None
-    scopes: dict[tuple[int, str], int] = {}
-    types: dict[str, int] = {}
-    reasons: dict[str, int] = {}
-    prefixes: dict[str, int] = {}
-    rows, details = [], []
-    for node in timed:
-        row, scope = node.main, -1
-        for name in node.layer:
-            scope = _number_in(scopes, (scope, name))
-        rows.append(
-            (
-                scope,
-                node.label,
-                short_milliseconds(node.seconds_float32),
-                short_milliseconds(node.seconds),
-                _number_in(types, row.dtype),
-                _number_in(reasons, row.why),
-                _number_in(prefixes, node.prefix),
-            )
-        )
-        shape = shape_text(row.shape)
-        details.append(f"{row.op} {shape}, {row.source}{_error_text(row)}")
-    return Tree(
-        plan.graph or "graph",
-        tuple(rows),
-        tuple(scopes),
-        tuple(types),
-        tuple(reasons),
-        tuple(prefixes),
-        tuple(details),
-    )
-
-
-def _number_in(known: dict[_T, int], value: _T) -> int:
-    """Return the number of a value, the same each time, of a new one the next."""
-    return known.setdefault(value, len(known))
-
-
-def short_milliseconds(seconds: float) -> float:
-    """Return a time in milliseconds, rounded to three digits, for a page."""
-    return float(f"{seconds * _MILLI:.3g}")
-
-
-def _waterfall(plan: Plan, nodes: Iterable[PlannedNode]) -> Any:
-    """Draw float32's step, what each op type takes off it, and the plan's step."""
-    gains: dict[str, float] = defaultdict(float)
-    variances: dict[str, float] = defaultdict(float)
-    casts = 0.0
-    for node in nodes:
-        row = node.main
-        casts += node.cast_seconds
-        if row.is_low:
-            gain = node.seconds_float32 + node.cast_seconds - node.seconds
-            gains[row.op] += gain
-            variances[row.op] += (row.error * node.seconds_float32) ** 2
-    for fusion in plan.fusions:
-        gains[f"rewrite {fusion.rule}"] += fusion.seconds
-    ranked = sorted(gains, key=lambda name: -abs(gains[name]))
-    rest = ranked[_BARS:]
-    steps = [(n, -gains[n], math.sqrt(variances[n])) for n in ranked[:_BARS]]
-    if rest:
-        steps.append(("others", -sum(gains[name] for name in rest), 0.0))
-    if casts:
-        steps.append(("casts", casts, 0.0))
-    # Each bar begins where the one before ends; the first and the last stand on zero.
-    levels = itertools.accumulate(
-        (change for _, change, _ in steps), initial=plan.seconds_before
-    )
-    last_color = FLOAT32_COLOR if plan.is_empty else LOW_COLOR
-    bars = [
-        ("float32", 0.0, plan.seconds_before, 0.0, FLOAT32_COLOR),
-        *(
-            (name, level, change, error, CAST_COLOR if change > 0.0 else LOW_COLOR)
-            for (name, change, error), level in zip(steps, levels, strict=False)
-        ),
-        ("plan", 0.0, plan.seconds_after, plan.gain_error, last_color),
-    ]
-    names, bases, heights, errors, colors = zip(*bars, strict=True)
-    figure = page.empty_figure(yaxis_title=_AXIS)
-    figure.add_bar(
-        x=names,
-        y=list(map(short_milliseconds, heights)),
-        base=list(map(short_milliseconds, bases)),
-        error_y={"type": "data", "array": list(map(short_milliseconds, errors))},
-        marker_color=colors,
-        hovertemplate="%{x}: %{y:.3g} ms<extra></extra>",
-    )
-    return figure
-
-
-def _kept(nodes: Iterable[PlannedNode]) -> Any:
-    seconds: dict[str, float] = defaultdict(float)
-    for node in nodes:
-        if not node.main.is_low and node.seconds > 0.0:
-            seconds[node.main.reason.cause.value] += node.seconds
-    if not seconds:
-        return None
-    least = _SHOWN * max(seconds.values())
-    shown = [why for why in seconds if seconds[why] >= least]
-    ranked = sorted(shown, key=lambda why: -seconds[why])
-    figure = page.empty_figure(
-        height=80 + 34 * len(ranked), xaxis_title=_AXIS, yaxis_autorange="reversed"
-    )
-    figure.add_bar(
-        y=ranked,
-        x=[short_milliseconds(seconds[why]) for why in ranked],
-        orientation="h",
-        marker_color=FLOAT32_COLOR,
-        hovertemplate="%{y}: %{x:.3g} ms<extra></extra>",
-    )
-    return figure
-
-
-def _fusions(plan: Plan) -> PageTable | None:
-    ranked = sorted(plan.all_fusions, key=lambda each: -each.seconds)
-    rows = tuple(
-        (
-            each.rule,
-            without_call_scopes(each.node),
-            short_milliseconds(each.seconds) if each.seconds else "-",
-            str(each.reason),
-        )
-        for each in ranked[:_ROWS]
-    )
-    columns = ("rewrite", "operation", "saves ms", "reason")
-    return PageTable(columns, rows) if rows else None

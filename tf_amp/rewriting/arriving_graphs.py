@@ -159,7 +159,7 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
 _visits = threading.local()
 
 
-def key_of_visit(graph_def: GraphDef, fetch: Sequence[str], is_late: bool) -> Hashable:
+def key_of_visit(graph_def: GraphDef, fetch: Sequence[str], label: str) -> Hashable:
     """Return what is alike in both visits of a graph, and of an instance of it.
 
     Two graphs differ in the traces that their operations are stamped with, in what asks
@@ -168,7 +168,7 @@ def key_of_visit(graph_def: GraphDef, fetch: Sequence[str], is_late: bool) -> Ha
     from tf_amp.compare.fingerprint import digest_of_products
 
     stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
-    return digest_of_products(graph_def, {}), frozenset(stamps), tuple(fetch), is_late
+    return digest_of_products(graph_def, {}), frozenset(stamps), tuple(fetch), label
 
 
 def _rewritten(arrival: Arrival) -> GraphDef | None:
@@ -177,7 +177,7 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
     if entry.is_float32 or not has_settings:
         return None
     graph_def = arrival.graph_def
-    visit = key_of_visit(graph_def, arrival.grappler_item.fetch, entry.is_late)
+    visit = key_of_visit(graph_def, arrival.grappler_item.fetch, entry.label)
     last, _visits.key = getattr(_visits, "key", None), None
     if visit == last and taking_part.observer is None:
         return None
@@ -264,7 +264,7 @@ _PASSES = (
     ),
     host.Pass(
         "second try",
-        "leaves gradients that overflow as they are",
+        "leaves gradients that overflow unchanged",
         _with_second_tries,
         AGAIN,
     ),
@@ -337,6 +337,11 @@ def _rewrite(
             predicts_memory=_is_logged()
             or bool(logs or taking_part.observer or taking_part.watchers),
         )
+    is_compiled = call_sites.current().is_compiled
+    if is_compiled:
+        under_xla = graph_settings.settings_under_xla(chosen)
+        # It has been placed, unlike what XLA compiles as a whole.
+        chosen = dataclasses.replace(under_xla, home=chosen.home)
     item = given.item
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
         if logs and taking_part.observer is None:
@@ -366,7 +371,8 @@ def _rewrite(
     seconds = time.perf_counter() - begin
     for log in logs:
         log.add(marks.graph, graph_def, rewrite)
-    _record(rewrite, seconds, scope.config)
+    if not is_compiled:
+        _record(rewrite, seconds, scope.config)
     return rewrite.graph_def if rewrite.changed else None
 
 
@@ -378,12 +384,12 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
         watcher(rewrite)
     notices.announce_plan(rewrite.plan, config, rewrite.graph_def)
     notices.announce_wrong_kernels(rewrite.plan, config)
-    if rewrite.changed:
+    if rewrite.changed and not rewrite.plan.is_empty:
         _keep_plan(rewrite.plan, config)
     if _is_logged():
-        summary = rewrite.plan.summary()
-        if host.current().is_news(summary) or rewrite.changed:
-            logging.info("%s; planned in %.2f s", summary, seconds)
+        details = rewrite.plan.details()
+        if host.current().is_news(details) or rewrite.changed:
+            logging.info("%s; planned in %.2f s", details, seconds)
 
 
 def _logs(config: AmpConfig) -> tuple[PlanLog, ...]:
@@ -391,7 +397,7 @@ def _logs(config: AmpConfig) -> tuple[PlanLog, ...]:
     logs, folder = host.current().logs, config.log_dir
     if folder is None or any(log.stands_for(folder) for log in logs):
         return tuple(logs)
-    return (*logs, dumps.FolderLog(folder))
+    return (*logs, dumps.FolderLog(folder, config.verbose))
 
 
 def _is_logged() -> bool:

@@ -84,9 +84,15 @@ class Collector:
 
 @dataclasses.dataclass(frozen=True)
 class FolderLog:
-    """Writes plans, with graphs before and after, into a folder."""
+    """Writes plans, with graphs before and after, into a folder.
+
+    Attributes:
+      folder: made if it is not there.
+      is_said: whether a line says that it was made.
+    """
 
     folder: pathlib.Path
+    is_said: bool = False
 
     def add(self, name: str, before: GraphDef, rewrite: Rewrite) -> None:
         """Write one graph before and, where it changed, after; and its plan."""
@@ -123,10 +129,14 @@ class FolderLog:
         name = re.sub(r"[^\w.-]+", "_", name)[:80] or "graph"
         stem = f"{os.getpid()}-{next(_numbers):04d}-{name}"
         try:
+            is_new = not self.folder.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
             for suffix, text in texts.items():
                 with replacing(self.folder / f"{stem}.{suffix}") as file:
                     file.write(text())
+            if is_new and self.is_said:
+                where = f"the folder {self.folder}, which is new"
+                Code.NEW_FOLDER.say(f"graphs and their plans are written to {where}")
         except OSError as error:
             Code.NOT_WRITTEN.warn_once(
                 "TF_AMP_LOG: cannot write to %s: %s", self.folder, error

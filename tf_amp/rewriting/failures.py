@@ -82,7 +82,8 @@ def report(
         if not under_way:
             host.current().awaiting[graph] = message
     if config.log_dir is not None:
-        dumps.FolderLog(config.log_dir).add_failed(graph, before, error)
+        log = dumps.FolderLog(config.log_dir, config.verbose)
+        log.add_failed(graph, before, error)
 
 
 @contextlib.contextmanager

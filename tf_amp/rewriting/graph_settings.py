@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.fork_safety import per_process
-from tf_amp._tensorflow_private import functions, graphs
+from tf_amp._tensorflow_private import functions, graphs, is_onednn_enabled
 from tf_amp.config import devices
-from tf_amp.config.amp_config import DEVICE_PROFILE, LOW_DTYPES, AmpConfig
+from tf_amp.config.amp_config import DEVICE_PROFILE, LOW_DTYPES, SAVE, AmpConfig
 from tf_amp.config.scope_registry import RegisteredScope
 from tf_amp.config.setting_values import ListEdit, checked_patterns
 from tf_amp.config.workers import is_joint, peers
@@ -75,13 +75,18 @@ def target_device_type(graph_def: Any) -> str:
     return "GPU" if "" in places or any("GPU" in p for p in places) else "CPU"
 
 
-@functools.lru_cache(maxsize=64)
 def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
     """Return the pass's settings for one configuration on one type of device.
 
     Raises:
       ConfigError: as for `check_config`.
     """
+    return made_settings(config, device_type, devices.uses_tensor_float_32())
+
+
+@functools.lru_cache(maxsize=64)
+def made_settings(config: AmpConfig, device_type: str, _: bool) -> Settings:
+    """Return the settings, made once; prices depend on the flag as well."""
     from grappler_pass.costs import CostModel
     from tf_amp.compare import known_kernels as known
     from tf_amp.compare.verdicts import learned_for
@@ -91,7 +96,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
     if freed := edited_lists(choice.low_dtype, config.list_edits).freed:
         Code.UNCHECKED_LISTS.warn_once(
             f"Your op lists let {', '.join(sorted(freed))} compute in 16 bits wherever "
-            "they are; what rounding harms is not looked at there."
+            "they are; what rounding does to their results is not checked."
         )
     models = {
         kind: CostModel(profile, learned_for(config, kind))
@@ -132,15 +137,18 @@ def settings_with_models(
         opt_level=config.opt_level,
         exclude=config.exclude,
         tie=config.tie,
+        saves_memory=config.memory == SAVE,
         ranges=_unsafe_nodes(config.ranges, low_dtype),
         fusions=config.fuse,
         home=Home(device_type),
+        # Where it is unknown nothing is left to it.
+        onednn=bool(is_onednn_enabled()),
         kernels=kernels,
     )
 
 
 # What a forked child knows of prices is read again.
-per_process(settings_from_config.cache_clear)
+per_process(made_settings.cache_clear)
 
 
 def _unsafe_nodes(
@@ -210,32 +218,25 @@ def check_config(config: AmpConfig) -> None:
         raise ConfigError(f"device_profile ({DEVICE_PROFILE}): {error}") from error
 
 
-# Behind the names of profiles.
-UNDER_XLA = " under XLA"
-
-
 def settings_under_xla(chosen: Settings) -> Settings:
     """Return settings that price a graph as XLA compiles it.
 
     What steps have taught about TensorFlow's own kernels says nothing of XLA's: prices
     are those of the profile. Nor does an elementwise op in 16 bits save memory there,
-    for which it would be worth being slower.
+    for which it would be worth being slower: what XLA fuses is not held.
     """
-    from grappler_pass.costs import CostModel
+    from grappler_pass.costs.model import compiled_models
 
     home = chosen.home and chosen.home._replace(is_compiled=True)
-    models = {}
-    for kind, model in chosen.models.items():
-        profile = model.profile
-        # What the host takes to start one op after another does not count: a program is
-        # started as a whole.
-        roofline = dataclasses.replace(profile.roofline, dispatch_seconds=0.0)
-        name = f"{profile.name}{UNDER_XLA}"
-        models[kind] = CostModel(
-            dataclasses.replace(profile, name=name, roofline=roofline)
-        )
+    models = compiled_models(chosen.models)
     return dataclasses.replace(
-        chosen, models=models, home=home, own_steps=None, tie=0.0, fuses=True
+        chosen,
+        models=models,
+        home=home,
+        own_steps=None,
+        tie=0.0,
+        saves_memory=False,
+        fuses=True,
     )
 
 
@@ -287,7 +288,7 @@ def layouts_for(low_dtype: str, capability: tuple[int, int] | None) -> Layouts |
         )
         config.graph_options.rewrite_options.optimizers.append("layout")
         return grappler_preview.run_grappler(
-            request, config, cluster, "layouts stay as they are"
+            request, config, cluster, "layouts stay unchanged"
         )
 
     return laid_out

@@ -10,6 +10,8 @@ import atexit
 import dataclasses
 import functools
 import os
+import pathlib
+import shlex
 import sys
 import time
 from collections import Counter
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.annotations import STAMP
+from grappler_pass.costs.device_profile import UNDER_XLA
 from grappler_pass.eligibility.exclusions import unmatched
 from grappler_pass.eligibility.reasons import Cause
 from grappler_pass.fork_safety import renewed_lock
@@ -26,13 +29,14 @@ from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.compare import call_sites
 from tf_amp.compare.alternation import Verdict
 from tf_amp.compare.call_sites import CallSite
+from tf_amp.compare.compiled_steps import CompiledSteps
 from tf_amp.compare.own_steps import CALLS_IN_FLOAT32
 from tf_amp.config import devices
+from tf_amp.config.amp_config import HIDING_IS_SAID
 from tf_amp.config.setting_values import is_of_layer
 from tf_amp.message_codes import Code
 from tf_amp.report.counts import counted
 from tf_amp.rewriting import host, unseen
-from tf_amp.rewriting.graph_settings import UNDER_XLA
 from tf_amp.tracing import graph_names, stack, stamps
 
 if TYPE_CHECKING:
@@ -45,14 +49,12 @@ if TYPE_CHECKING:
 _LONG_SECONDS = 60.0
 # Some programs trace without end.
 _GRAPHS_KEPT = 256
-# As Linux names the instructions of x86 and of ARM.
-_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Exclusions that are named where several match nothing.
 _NAMED = 3
-_NAMES = "`tf-amp explain SCRIPT --top 0` lists the names"
-_REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
-_HIDE = "TF_AMP_VERBOSE=0 hides this"
+_HIDE = "TF_AMP_VERBOSE=0 hides such lines"
 _TOO_FEW = "too few to show whether 16 bits are faster"
+# What is printed as 1.01 times as fast, or more.
+_LITTLE = 1.005
 _ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
 
 
@@ -97,7 +99,8 @@ class _PlannedGraph:
         steps = f"{counted(count, 'step')} (calls of {name})" if count else name
         speed = f"expected {self.plan.predicted_speedup:.2f} times as fast as float32"
         if self.compared is not None:
-            speed = f"{self.compared.ratio:.2f} times as fast as float32, measured"
+            speed = f"{self.compared.ratio:.2f} times as fast as "
+            speed += f"{self.plan.compared_with}, measured"
         if self.why:
             return f"{steps} in {self.dtype}"
         if self.is_undecided:
@@ -184,7 +187,8 @@ class RunSummary:
                 listed += f" and {counted(others, 'other')}"
             verb = "matches" if len(unmatched) == 1 else "match"
             said = f"exclude: {listed} {verb} no operation of the graphs that ran"
-            Code.NOTHING_EXCLUDED.say(f"{said}; {_NAMES}")
+            names = command("explain --top 0")
+            Code.NOTHING_EXCLUDED.say(f"{said}; {names} lists the names")
         seconds = time.monotonic() - self._begin
         if not self._graphs or seconds < _LONG_SECONDS:
             # Of a short job: why no verdict has followed.
@@ -229,8 +233,10 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         is_first = Code.REWRITTEN not in taking_part.said
         is_said = is_first and taking_part.is_news(Code.STAYS_FLOAT32)
         if is_said:
-            fused = _fusions(plan)
-            kept = f"{_name(plan)} stays float32{fused and ', with '}{fused}"
+            kept = f"{_name(plan)} stays float32"
+            if fused := _fusions(plan):
+                gain = f"may make it faster ({command('bench')} measures that)"
+                kept += f", with {fused} that {gain}"
             Code.STAYS_FLOAT32.say(f"{kept}: {why}")
             taking_part.is_news((Code.STAYS_FLOAT32, why))
         _job().add(plan, why, promises=is_said and _is_in_doubt(plan))
@@ -238,16 +244,18 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     # What has waited was said to be compared; the verdict is to follow.
     if not call_sites.current().is_late and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
-        Code.REWRITTEN.say(f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
+        hint = _hint(config.cache_dir)
+        Code.REWRITTEN.say(f"{_name(plan)}: {_changes(plan)}, {speed}{hint}")
     # A level that does not ask for costs.
     is_forced = any(
         row.is_low and row.reason.cause is Cause.FORCED for row in plan.decisions
     )
-    is_slower = is_forced and round(plan.predicted_speedup, 2) < 1
+    is_slower = is_forced and round(plan.rewrite_speedup, 2) < 1
     if is_slower and taking_part.is_news(Code.SLOWER):
         Code.SLOWER.say(
             f"{_name(plan)}: with {plan.low_dtype} at {plan.opt_level} it is expected "
-            f"to be slower than float32, {plan.predicted_speedup:.2f} times as fast; "
+            f"to be slower than {plan.compared_with}, {plan.rewrite_speedup:.2f} times "
+            "as fast; "
             f"{_ONLY_GAINS}"
         )
     _job().add(plan)
@@ -267,7 +275,7 @@ def announce_wrong_kernels(plan: Plan, config: AmpConfig) -> None:
     more = f" and {counted(others, 'other kernel')}" if others else ""
     Code.WRONG_KERNEL.say(
         f"{_name(plan)}: float32 where TensorFlow's kernel in {plan.low_dtype} "
-        f"computes wrong numbers: {first}{more}; `tf-amp doctor` lists them"
+        f"computes wrong numbers: {first}{more}; `tf-amp doctor --all` lists them"
     )
 
 
@@ -284,16 +292,55 @@ def announce_steps(
     if not is_first and graph.calls is not _job().promised:
         return
     if is_faster:
-        outcome = "16 bits stay, and `tf_amp.plans()` says where"
+        is_low = any(row.is_low for row in plan.decisions)
+        stay = "16 bits stay" if is_low else "its fusions stay"
+        outcome = f"{stay}, and `tf_amp.plans()` says where"
     else:
         outcome = f"it runs in float32 from now on, and {graph.remedy}"
-    Code.COMPARED.say(f"{_name(plan)}: {_measured(is_faster, compared)}; {outcome}")
+    measured = _measured(plan, is_faster, compared)
+    Code.COMPARED.say(f"{_name(plan)}: {measured}; {outcome}")
 
 
-def _measured(is_faster: bool, compared: Verdict) -> str:
+def announce_not_compiled(name: str, config: AmpConfig, reason: str) -> None:
+    """Say once why XLA compiles nothing of a function, though that is asked for."""
+    if config.verbose and host.current().is_news((Code.COMPILED, "left alone")):
+        Code.COMPILED.say(f"XLA compiles nothing of {name}: {reason}")
+
+
+def announce_compiled(
+    steps: CompiledSteps, config: AmpConfig, is_faster: bool, compared: Verdict | None
+) -> None:
+    """Say once how steps have decided on parts of a function that XLA compiles."""
+    is_news = config.verbose and host.current().is_news((Code.COMPILED, is_faster))
+    if not is_news:
+        return
+    parts = counted(steps.clusters, "cluster")
+    took = f"its first call took {steps.first_seconds:.2g} s"
+    if compared is None and is_faster:
+        outcome = f"{parts} of it run compiled by XLA, as earlier steps were faster so"
+    elif compared is None:
+        outcome = (
+            "XLA has compiled nothing of it. On CPUs it can only if tf-amp is enabled "
+            "before TensorFlow first computes"
+        )
+    else:
+        pairs = counted(len(compared.pairs), "pair")
+        speed = f"{compared.ratio:.2f} times as fast in {pairs} of its own steps"
+        stays = "which stay" if is_faster else "too little, so that they do not stay"
+        saved = compared.seconds_before - compared.seconds_after
+        spent = steps.first_seconds + steps.compile_seconds
+        outcome = f"{speed} with {parts} compiled by XLA, {stays}"
+        took += f", and XLA was done {steps.compile_seconds:.2g} s later"
+        if is_faster:
+            took += f", which {spent / saved:,.0f} calls repay"
+    Code.COMPILED.say(f"{steps.name}: {outcome}; {took}")
+
+
+def _measured(plan: Plan, is_faster: bool, compared: Verdict) -> str:
     """Say how fast 16 bits were in the steps that were compared."""
     pairs = counted(len(compared.pairs), "pair")
-    speed = f"{compared.ratio:.2f} times as fast as float32 in {pairs} of its own steps"
+    speed = f"{compared.ratio:.2f} times as fast as {plan.compared_with} in {pairs}"
+    speed += " of its own steps"
     if is_faster or compared.is_slower:
         return speed
     return f"no clear gain: {speed}, less than noise and rounding are worth"
@@ -304,8 +351,36 @@ def _job() -> RunSummary:
     return RunSummary()
 
 
+def command(name: str) -> str:
+    """Return a command of tf-amp for the script that runs, to be copied.
+
+    What does not run as a script is called SCRIPT.
+    """
+    script, *arguments = sys.argv or [""]
+    is_script = script.endswith(".py") and os.path.isfile(script)
+    if not is_script or getattr(sys.modules["__main__"], "__spec__", None):
+        return f"`tf-amp {name} SCRIPT`"
+    words = [script, *(["--", *arguments] if arguments else [])]
+    return f"`tf-amp {name} {shlex.join(words)}`"
+
+
 def _name(plan: Plan) -> str:
     return plan.graph or "a graph"
+
+
+def _hint(folder: pathlib.Path | None) -> str:
+    """Say how lines are hidden, once on a machine: a file in the cache folder marks it.
+
+    Without a folder that can be written it is not said.
+    """
+    if folder is None:
+        return ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / HIDING_IS_SAID).touch(exist_ok=False)
+    except OSError:
+        return ""
+    return f"; {_HIDE}"
 
 
 def _changes(plan: Plan) -> str:
@@ -313,7 +388,11 @@ def _changes(plan: Plan) -> str:
     nodes = {row.slot.node for row in plan.decisions}
     parts = []
     if low:
-        parts.append(f"{len(low)} of {len(nodes)} operations in {plan.low_dtype}")
+        count, share = f"{len(low)} of {len(nodes)} operations", plan.low_share
+        if share is None:
+            parts.append(f"{count} in {plan.low_dtype}")
+        else:
+            parts.append(f"{share:.0%} of the time in {plan.low_dtype} ({count})")
     if fused := _fusions(plan):
         parts.append(fused)
     return ", ".join(parts)
@@ -331,19 +410,20 @@ def _is_in_doubt(plan: Plan) -> bool:
 
 def _why(plan: Plan, config: AmpConfig) -> str:
     if plan.is_forgone:
-        return (
-            f"nothing in it can be in {plan.low_dtype} without harm; {_REASONS} says "
-            "why"
-        )
+        return f"nothing in it may be in {plan.low_dtype}; {command('audit')} says why"
+    if plan.host_bound:
+        return plan.host_bound
     if any(row.reason.cause is Cause.TRIAL for row in plan.decisions):
         return (
             "its steps have run both ways, and 16 bits were not faster; "
-            "TF_AMP_TUNE=off goes by predictions"
+            "with TF_AMP_TUNE=off predictions decide"
         )
+    speed = _speed_in_16_bits(plan)
     if _is_in_doubt(plan):
         return (
-            f"{plan.low_dtype} may be no faster, which its calls from the "
-            f"{CALLS_IN_FLOAT32 + 1}st on show; with TF_AMP_TUNE=off it stays so"
+            f"{plan.low_dtype} may not be faster here{speed}. Calls from the "
+            f"{CALLS_IN_FLOAT32 + 1}st on run both ways, and the faster one stays; "
+            "TF_AMP_TUNE=off keeps float32"
         )
     named = config.device_profile
     has_gpu = len(devices.present_devices()) > 1
@@ -354,17 +434,38 @@ def _why(plan: Plan, config: AmpConfig) -> str:
             "gains nothing; without jit_compile=True TensorFlow has kernels for "
             f"{plan.low_dtype} (docs/xla.md)"
         )
-    has_units = has_gpu or not _BF16_FLAGS.isdisjoint(devices.cpu_flags())
-    if not named and not has_units:
+    kind = "GPU" if has_gpu else "CPU"
+    profile = devices.profile_of(config, devices.device_of_type(kind))
+    if profile.note:
         return (
-            f"this CPU has no units for {plan.low_dtype}, which would be slower; "
-            "TF_AMP_DEVICE_PROFILE plans for another device, `tf-amp doctor` says what "
-            "this one can do"
+            f"this {kind} has not been measured, so it is not known what 16 bits gain; "
+            "`tf-amp calibrate` measures it"
         )
+    has_units = has_gpu or devices.has_bfloat16_units()
+    if not named and not has_units and plan.low_speedup < 1.0:
+        return (
+            f"this CPU has no units for {plan.low_dtype}, which would be "
+            f"slower{speed}; TF_AMP_DEVICE_PROFILE plans for another device, "
+            "`tf-amp doctor` says what this one can do"
+        )
+    if plan.low_speedup >= _LITTLE:
+        expected = (
+            f"{plan.low_dtype} is expected to be {plan.low_speedup:.2f} times as fast "
+            "as float32 here, which is too little to be sure of"
+        )
+    else:
+        expected = f"{plan.low_dtype} is not expected to be faster here{speed}"
     return (
-        f"{plan.low_dtype} is not expected to be faster here; `tf-amp doctor` says "
-        f"what this machine can do, {_REASONS} what is in the way"
+        f"{expected}; `tf-amp doctor` says what this machine can do, and "
+        f"{command('audit')} what prevents a gain"
     )
+
+
+def _speed_in_16_bits(plan: Plan) -> str:
+    """Say how fast 16 bits are expected to be; "" where that is not known."""
+    if not plan.low_speedup:
+        return ""
+    return f" (expected: {plan.low_speedup:.2f} times as fast as float32)"
 
 
 # What TensorFlow's pass puts into the names of its casts.
@@ -409,7 +510,7 @@ def _cause_of_low_types(graph_def: GraphDef) -> str:
 
 
 _EARLIER = (
-    "enable it before the first call, or afterwards make the function anew "
+    "enable it before the first call, or create the function again afterwards "
     "(of a Keras model: compile it again)"
 )
 _EARLIER_SESSION = "enable it before the Session is made, or make another"

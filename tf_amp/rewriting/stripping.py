@@ -33,7 +33,7 @@ def strip_stamps(graph_def: Any) -> None:
     """Remove, in place, what names this process, but not what the user has asked for.
 
     Training goes on with such a graph: what he keeps in float32 stays, and so does what
-    stands behind the unscaling of gradients. Who asked for its loss scale is not known
+    stands after the unscaling of gradients. Who asked for its loss scale is not known
     there, so that it stays, too.
     """
     _strip(graph_def, lambda name: name in (STAMP, SCALE))

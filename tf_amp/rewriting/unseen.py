@@ -51,8 +51,8 @@ def note_model() -> None:
     if backend not in ("tensorflow", *_said) and _is_verbose():
         _said.add(backend)
         Code.OTHER_BACKEND.say(
-            f"Keras computes with {backend} here, of which nothing is rewritten; set "
-            "KERAS_BACKEND=tensorflow, or do without tf-amp"
+            f"Keras computes with {backend} here, and tf-amp rewrites nothing of it; "
+            "set KERAS_BACKEND=tensorflow, or do without tf-amp"
         )
 
 

@@ -19,7 +19,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
-from grappler_pass.functions.conversion import bodies_of
+from grappler_pass.functions.conversion import nodes_by_function
 from grappler_pass.graph.editing import split_input
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
@@ -199,7 +199,7 @@ def execute(
     Wanted are tensors by name, each as a node and the number of its output.
     """
     seeded = copy.deepcopy(sandbox.graph_def)
-    for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
+    for node in itertools.chain.from_iterable(nodes_by_function(seeded).values()):
         # Else an op would draw other numbers in every Session.
         takes_seeds = is_random(node.op) and _SEEDS <= set(node.attr)
         if takes_seeds and not any(node.attr[name].i for name in _SEEDS):

@@ -73,7 +73,9 @@ class GraphRun:
             self._add(graph_def, prefix)
         self._contents, self._values = list(contents), dict(values or {})
         self._config, self._limit_seconds = config, limit_seconds
-        self._timed = functools.cache(lambda name: self.callable(self.operation(name)))
+        # What knew this object would keep it, and its Session's memory, until garbage
+        # is collected.
+        self._timed: dict[str, Callable[..., Any]] = {}
 
     def _add(self, graph_def: Any, prefix: str) -> None:
         with self.graph.as_default():
@@ -100,7 +102,7 @@ class GraphRun:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Free what the Session holds."""
+        """Close the Session, which frees what it holds when this object is gone."""
         self.session.close()
 
     def hold(self, value: Any, device: str = "") -> Any:
@@ -155,7 +157,9 @@ class GraphRun:
             has_gpu = bool(tf.config.get_visible_devices("GPU"))
             full, software = options.FULL_TRACE, options.SOFTWARE_TRACE
             options.trace_level = full if has_gpu else software
-        run = self._timed(name)
+        if name not in self._timed:
+            self._timed[name] = self.callable(self.operation(name))
+        run = self._timed[name]
         return elapsed(lambda: run(options=options, run_metadata=metadata))
 
 

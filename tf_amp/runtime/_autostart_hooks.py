@@ -43,6 +43,18 @@ SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
 )
 OFF = ("", "0", "false", "off")
+# The other variables that are settings of ours; those of op lists begin as given.
+SETTINGS = (
+    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING TF_AMP_BENCH_BATCH TF_AMP_CACHE "
+    "TF_AMP_CHECK TF_AMP_COMPILE TF_AMP_DEVICE_PROFILE TF_AMP_DTYPE TF_AMP_EXCLUDE "
+    "TF_AMP_FUSE TF_AMP_LOG TF_AMP_LOSS_SCALE TF_AMP_MEMORY TF_AMP_OPT_LEVEL "
+    "TF_AMP_RANGES "
+    "TF_AMP_STRICT TF_AMP_TIE TF_AMP_TUNE TF_AMP_VERBOSE"
+).split()
+LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+# One of them is in every name that may be meant as one of ours.
+PARTS = ("TF_AMP", "MIXED", "PRECISION")
+has_looked_at_names = False
 
 
 def find_watched(name: str, path: "Any", target: "Any") -> "Any":
@@ -66,6 +78,7 @@ def watch(loader: "Any") -> None:
             if module.__name__ in METHODS:
                 owner, method, act = METHODS[module.__name__].split()
                 wrap(getattr(module, owner, None), method, act)
+                add_xla_flags()
             if module.__name__ in FUNCTIONS:
                 caller, *functions = FUNCTIONS[module.__name__].split()
                 for function in functions:
@@ -74,6 +87,15 @@ def watch(loader: "Any") -> None:
         loader.exec_module = exec_module
     except AttributeError:
         pass
+
+
+def add_xla_flags() -> None:
+    """Let XLA compile where the environment asks for it, before TensorFlow begins."""
+    environ = sys.modules["os"].environ
+    if environ.get("TF_AMP_COMPILE", "").strip().lower() == "clusters":
+        from tf_amp.config import devices
+
+        devices.add_xla_flags()
 
 
 def wrap(cls: "Any", method: str, act: str) -> None:
@@ -123,7 +145,20 @@ def look(made: "Any", act: str) -> None:
             from tf_amp.runtime import autostart
 
             getattr(autostart, act)(made)
-            break
+            return
+    global has_looked_at_names
+    if not has_looked_at_names:
+        has_looked_at_names = True
+        if names := [name for name in environ if is_like_setting(name)]:
+            from tf_amp.runtime import autostart
+
+            autostart.note_names(names)
+
+
+def is_like_setting(name: str) -> bool:
+    """Tell whether a variable may be meant as one of ours, and is none."""
+    is_known = name in SWITCHES or name in SETTINGS or name.startswith(LISTS)
+    return name[:3] == "TF_" and not is_known and any(part in name for part in PARTS)
 
 
 def put(owner: "Any", name: str, watched: "Any") -> None:

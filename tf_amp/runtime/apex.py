@@ -1,7 +1,7 @@
 """The calls that scripts for Apex and MXNet make, so that these can be ported as is.
 
 Losses are scaled where gradients are computed, so these calls scale nothing a second
-time: `initialize` switches mixed precision on, `scale_loss` hands the loss on, and
+time: `initialize` switches mixed precision on, `scale_loss` passes the loss on, and
 chooses among several loss scales where the program asked for several.
 """
 
@@ -15,9 +15,11 @@ from typing import Any
 
 from absl import logging
 
+from tf_amp.config.amp_config import OptLevel
 from tf_amp.config.devices import loss_scale_for
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.words import LossScaleWord
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import scope
 from tf_amp.runtime.enabling import disable, enable
@@ -35,10 +37,10 @@ _WITHOUT_EFFECT = (
 def initialize(
     model: Any,
     optimizer: Any = None,
-    opt_level: str = "O1",
+    opt_level: OptLevel = "O1",
     *,
     enabled: bool = True,
-    loss_scale: LossScale | float | str | None = None,
+    loss_scale: LossScale | float | LossScaleWord | str | None = None,
     num_losses: int = 1,
     **others: Any,
 ) -> Any:
@@ -84,7 +86,7 @@ def scale_loss(
 ) -> Iterator[Any]:
     """Give the loss to start gradients from, as Apex' and MXNet's `scale_loss` do.
 
-    It is the loss as it is: the gradient function scales what it starts from, and
+    It is the loss unchanged: the gradient function scales what it starts from, and
     returns true gradients, in the body of the `with` statement and elsewhere.
 
     Args:
@@ -98,7 +100,7 @@ def scale_loss(
         allowed.
     """
     _note_without_effect("scale_loss", others)
-    _check_call("scale_loss", optimizer, "hands the loss on as it is")
+    _check_call("scale_loss", optimizer, "returns the loss unchanged")
     loss_scales = _initialized or ()
     count = max(len(loss_scales), 1)
     if not isinstance(loss_id, int) or not 0 <= loss_id < count:
@@ -124,7 +126,7 @@ def init_trainer(trainer: Any) -> None:
     Raises:
       ConfigError: mixed precision is off, or this is no optimizer.
     """
-    _check_call("init_trainer", trainer, "leaves the optimizer as it is")
+    _check_call("init_trainer", trainer, "leaves the optimizer unchanged")
 
 
 def _check_call(caller: str, optimizer: Any, what: str) -> None:

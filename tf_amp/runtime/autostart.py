@@ -2,18 +2,21 @@
 
 `tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made, and
 each server that starts, while the switch is on, and `note_variable` and `note_model`
-for what may never come to a graph; what the switch says is read by `runtime`. Without
-the `.pth` file (in a folder that Python does not treat as site-packages, or under
-`python -S`) nothing calls it: see `is_installed`.
+for what may never come to a graph; what the switch says is read by `runtime`. While it
+is off, it calls `note_names` of variables that look like settings, and are none.
+Without the `.pth` file (in a folder that Python does not treat as site-packages, or
+under `python -S`) nothing calls it: see `is_installed`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp.errors import AmpError, show_in_a_line
+from tf_amp.message_codes import Code
 
 _lock = renewed_lock()
 _started = False
@@ -54,7 +57,10 @@ def start(made: object) -> None:
                 error.is_of_environment = True
                 if not _has_failed:
                     _has_failed = True
-                    show_in_a_line(lambda e: getattr(e, "is_of_environment", False))
+                    show_in_a_line(
+                        lambda e: getattr(e, "is_of_environment", False),
+                        Code.SETTING_REFUSED.ends,
+                    )
             raise
 
 
@@ -78,6 +84,13 @@ def note_model(model: object) -> None:
     from tf_amp.rewriting import unseen
 
     unseen.note_model()
+
+
+def note_names(names: Iterable[str]) -> None:
+    """Say once of variables that look like settings, and are none, that it is so."""
+    from tf_amp.config import amp_config
+
+    amp_config.say_unknown(names)
 
 
 def is_installed() -> bool:

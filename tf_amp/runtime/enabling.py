@@ -11,8 +11,17 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.config.amp_config import AmpConfig, checked_settings
+from tf_amp.config.amp_config import (
+    AmpConfig,
+    Compile,
+    LowDtype,
+    Memory,
+    OnOff,
+    OptLevel,
+    checked_settings,
+)
 from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.words import LossScaleWord
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -22,20 +31,22 @@ Lists = Mapping[str, Mapping[str, Iterable[str]]]
 
 
 def enable(
-    dtype: str | None = None,
+    dtype: LowDtype | None = None,
     *,
-    opt_level: str | None = None,
+    opt_level: OptLevel | None = None,
     lists: Lists | None = None,
     device_profile: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
     exclude: Iterable[Any] | None = None,
-    tune: str | None = None,
-    fuse: str | Iterable[str] | None = None,
-    loss_scale: LossScale | float | str | None = None,
+    tune: OnOff | None = None,
+    fuse: OnOff | str | Iterable[str] | None = None,
+    loss_scale: LossScale | float | LossScaleWord | str | None = None,
     ranges: str | os.PathLike[str] | None = None,
     verbose: bool | None = None,
     check: bool | None = None,
+    memory: Memory | None = None,
+    compile: Compile | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -54,12 +65,15 @@ def enable(
         their gradients, stay float32.
       tune: "on" (default) or "off": whether the program's own steps decide what is
         close, or prices alone.
-      fuse: names of rewrites beside types, "on" (default) or "off".
+      fuse: names of fusions, "on" (default) or "off".
       loss_scale: a loss scale, a number or words for one, see loss scaling, whatever
         the type; by default "dynamic" for float16 and "none" for bfloat16.
       ranges: file from `tf-amp ranges`; what left the safe range stays float32.
       verbose: say on stderr what has become of the first graph, and the like.
       check: run 16-bit kernels of kinds that were found wrong before they are used.
+      memory: "save" lets steps take a little longer to hold less; default "speed".
+      compile: "clusters" or "off" (default): whether the program's own steps may choose
+        that XLA compiles parts of a function.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -102,8 +116,8 @@ def is_enabled() -> bool:
 def plans() -> tuple[Plan, ...]:
     """Return the plans applied in this process, oldest first, the last 256 at most.
 
-    They have bytes of activations where something showed them as they were made, too:
-    a folder in TF_AMP_LOG, a callback, or a log at INFO. Those of `explain` always do.
+    They say what a step holds where something showed them as they were made, too: a
+    folder in TF_AMP_LOG, a callback, or a log at INFO. Those of `explain` always do.
     """
     from tf_amp.rewriting import host
 

@@ -26,11 +26,14 @@ class _Model:
 
     Attributes:
       around: the scopes that it was compiled in.
+      forbids_compiling: whether it was compiled with `jit_compile=False`; Keras' own
+        choice is no such word.
       running: the methods that are running, outermost first.
       changes: to be undone when these end.
     """
 
     around: tuple[scope_stack.Layer, ...] = ()
+    forbids_compiling: bool = False
     running: list[str] = dataclasses.field(default_factory=list)
     changes: ExitStack = dataclasses.field(default_factory=ExitStack)
     # Made in a loop of the program's own, whose end is not seen: put back before the
@@ -79,10 +82,10 @@ def undo_changes(model: Any) -> None:
 
 
 def _remember(result: Any, model: Any, *args: Any, **kwargs: Any) -> None:
-    """Remember the scopes that a model was compiled in."""
-    layers = scope_stack.layers()
-    around = tuple(layer for layer in layers if layer.graph is None)
-    _models.setdefault(model, _Model()).around = around
+    """Remember the scopes that a model was compiled in, and a word on XLA."""
+    known, layers = _models.setdefault(model, _Model()), scope_stack.layers()
+    known.around = tuple(layer for layer in layers if layer.graph is None)
+    known.forbids_compiling = kwargs.get("jit_compile") is False
 
 
 @wrapping
@@ -93,7 +96,10 @@ def _run(run: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         known.unseen.close()
     known.running.append(run.__name__)
     try:
-        with scope_stack.within(scope_stack.layers() or known.around):
+        with (
+            scope_stack.within(scope_stack.layers() or known.around),
+            scope_stack.forbidding_compiling(known.forbids_compiling),
+        ):
             return run(model, *args, **kwargs)
     finally:
         known.running.pop()

@@ -18,7 +18,16 @@ from typing import Any, TypeVar, cast
 import wrapt
 
 from tf_amp._tensorflow_private import tracing
-from tf_amp.config.amp_config import AmpConfig, checked_settings
+from tf_amp.config.amp_config import (
+    AmpConfig,
+    Compile,
+    LowDtype,
+    Memory,
+    OptLevel,
+    checked_settings,
+)
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.words import LossScaleWord
 from tf_amp.config.scope_registry import base_config
 from tf_amp.config.setting_values import checked_bool
 from tf_amp.errors import ConfigError
@@ -144,11 +153,13 @@ class _ScopedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 
 def mixed_precision_scope(
-    dtype: str | None = None,
+    dtype: LowDtype | None = None,
     *,
-    loss_scale: Any = None,
-    opt_level: str | None = None,
+    loss_scale: LossScale | float | LossScaleWord | str | None = None,
+    opt_level: OptLevel | None = None,
     exclude: Iterable[Any] = (),
+    memory: Memory | None = None,
+    compile: Compile | None = None,
     enabled: bool = True,
 ) -> Scope:
     """Switch rewriting and loss scaling on for what is traced inside.
@@ -167,6 +178,9 @@ def mixed_precision_scope(
       exclude: regular expressions and Keras layers, added to those of `enable`;
         operations with such a name, or that such a layer makes when it is called, and
         their gradients, stay float32.
+      memory: "save" lets steps take a little longer to hold less, "speed" does not.
+      compile: "clusters" or "off": whether the program's own steps may choose that XLA
+        compiles parts of a function; as `enable` or the environment says by default.
       enabled: False leaves alone what is made inside, and its gradients.
 
     Raises:
@@ -180,7 +194,12 @@ def mixed_precision_scope(
             )
     checked_bool(enabled, "enabled")
     settings = checked_settings(
-        dtype=dtype, opt_level=opt_level, loss_scale=loss_scale, exclude=exclude or None
+        dtype=dtype,
+        opt_level=opt_level,
+        loss_scale=loss_scale,
+        exclude=exclude or None,
+        memory=memory,
+        compile=compile,
     )
     words = [f"{name}={value!r}" for name, value in settings.items()]
     words += [] if enabled else ["enabled=False"]

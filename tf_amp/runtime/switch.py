@@ -13,20 +13,25 @@ from typing import Any
 
 from absl import logging
 
-from grappler_pass.annotations import WATCH
+from grappler_pass.annotations import STAMP, WATCH
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import functions, graphs
 from tf_amp.compare import call_sites
 from tf_amp.config import scope_registry, workers
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.devices import NO_SCALING, loss_scale_for
+from tf_amp.config.devices import (
+    NO_SCALING,
+    add_xla_flags,
+    loss_scale_for,
+)
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.errors import ShimError
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import (
     agreement,
     arriving_graphs,
+    clusters,
     compiled,
     failures,
     graph_settings,
@@ -59,7 +64,7 @@ def enable_from_environment(made: Any = None) -> None:
     Session, whose operations are not stamped yet, or a server that is about to start.
 
     Raises:
-      ConfigError: a variable is unknown, or two contradict each other.
+      ConfigError: a variable's value is unknown, or two contradict each other.
       TensorFlowMissingError: TensorFlow is too old.
     """
     choice = scope_registry.choice()
@@ -206,6 +211,9 @@ def _install_rewriting(config: AmpConfig) -> None:
     from tf_amp.rewriting import notices
     from tf_amp.training import overflow_origin
 
+    if config.compile != "off":
+        add_xla_flags()
+        model_scopes.install()
     _build_host()
     plugin.load(arriving_graphs.rewrite_graph)
 
@@ -259,6 +267,12 @@ def _build_host() -> None:
                 "does not show where it overflows",
                 overflow_origin.keeping_graph,
                 WATCH,
+            ),
+            host.Pass(
+                "clusters",
+                "is not compiled by XLA",
+                clusters.compiled_in_turn,
+                STAMP,
             ),
         ),
         # Those that arrive have the settings of their first call then.

@@ -1,4 +1,4 @@
-"""Would mixed precision pay on another device: plans for it, and what holds them back.
+"""Would mixed precision pay, here or elsewhere: plans, and what holds them back.
 
 Nothing is executed and no graph is changed. The device need not be present: its profile
 prices the graph, which is placed and optimized by TensorFlow as for that device.
@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
+from grappler_pass.eligibility.exclusions import without_call_scopes
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Draft, Settings
-from grappler_pass.planning.plan import Plan
-from tf_amp.config.amp_config import AmpConfig
+from grappler_pass.planning.plan import Cause, Plan, planned_nodes
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig, LowDtype
 from tf_amp.config.setting_values import LIST_PREFIX
-from tf_amp.report.display import Display, filled
+from tf_amp.report.counts import counted
+from tf_amp.report.display import Display, filled, show
 from tf_amp.rewriting.compiled import DraftPart, plan_of_parts
 from tf_amp.run.batches import signatures_of
 from tf_amp.run.graph_cases import GraphCase
@@ -38,6 +41,9 @@ from tf_amp.tools.target_device import Target, target_of
 _MILLI = 1e3
 _MEBI = 2.0**20
 _PAYS = 1.02
+# Of the step, what fusions save at least that have a row of their own.
+_LEAST_SAVED = 0.005
+_WITHOUT, _FUSED = "float32 without tf-amp", "float32 with fusions"
 _OP_WIDTH = 30
 _NOTHING = (
     "It has no matrix product or convolution that may run in 16 bits, which are what "
@@ -69,12 +75,17 @@ class Audit(Display):
 
     @property
     def ratio(self) -> float:
-        """Predicted seconds in float32 over those in mixed precision."""
+        """Predicted seconds in float32 without tf-amp over those with it."""
         return self.plan.predicted_speedup
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether anything is in 16 bits."""
+        return any(row.is_low for row in self.plan.decisions)
+
+    @property
     def memory_bytes(self) -> tuple[float, float] | None:
-        """Peak of live activations in float32 and mixed; None where unknown."""
+        """Most bytes that are held at once, in float32 and mixed; None: not known."""
         before, after = self.plan.peak_bytes_before, self.plan.peak_bytes_after
         return (before, after) if before else None
 
@@ -85,60 +96,119 @@ class Audit(Display):
             "device": self.device,
             "graph": self.graph,
             "low_dtype": self.plan.low_dtype,
-            "seconds_float32": self.plan.seconds_before,
+            "seconds_float32": self.plan.seconds_float32,
+            "seconds_float32_fused": self.plan.seconds_fused,
             "seconds_mixed": self.plan.seconds_after,
             "ratio": self.ratio,
-            "activation_bytes_float32": memory[0],
-            "activation_bytes_mixed": memory[1],
+            "peak_bytes_float32": memory[0],
+            "peak_bytes_mixed": memory[1],
+            "started_ops_float32": self.plan.started_before or None,
+            "started_ops_mixed": self.plan.started_after or None,
             "kernels": self.kernels,
             "assumptions": self.assumptions,
+            "host_bound": self.plan.host_bound or None,
             "guessed_shapes": bool(self.plan.guessed),
             "obstacles": [dataclasses.asdict(each) for each in self.obstacles],
         }
 
     def summary(self) -> str:
         """Return one line: whether it pays."""
-        pays = self.ratio >= _PAYS and not self.plan.is_empty
+        plan = self.plan
+        pays = self.is_mixed and plan.seconds_fused >= _PAYS * plan.seconds_after
         answer = "pays" if pays else "does not pay"
-        return f"{self.graph}: {self.plan.low_dtype} {answer} on {self.device}"
+        return f"{self.graph}: {plan.low_dtype} {answer} on {self.device}"
 
     def __rich__(self) -> RenderableType:
         """Show the verdict, the figures and the obstacles in a terminal."""
         parts: list[RenderableType] = [Text(self.summary(), "bold")]
         if self.plan.is_forgone:
             parts.append(Text(_NOTHING))
-        before, after = self.plan.seconds_before, self.plan.seconds_after
-        step = (f"{before * _MILLI:.4g}", f"{after * _MILLI:.4g}", f"{self.ratio:.2f}")
-        rows = [("step (ms)", *step)]
-        if self.memory_bytes is not None:
-            before, after = (size / _MEBI for size in self.memory_bytes)
-            ratio = f"{before / after:.2f}" if after else "-"
-            rows.append(("activations (MiB)", f"{before:,.1f}", f"{after:,.1f}", ratio))
-        titles = ("", "float32", "mixed", "ratio")
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        parts.append(filled(table, titles, rows, numbers=titles[1:]))
+        parts.append(self._table())
         if span := self.plan.speedup_range:
-            parts.append(Text(f"The ratio is {span}."))
-        if self.plan.guessed:
-            parts.append(Text(self.plan.guessed))
+            parts.append(Text(f"With tf-amp the speed-up is {span}."))
+        for said in filter(None, (self.plan.host_bound, self.plan.guessed)):
+            parts.append(Text(f"{said[0].upper()}{said[1:].removesuffix('.')}."))
+        # A table ends with an empty line.
         if self.obstacles:
             parts.append(_obstacles(self.obstacles))
-        return Padding(Group(*parts), (0, 0, 1, 0))
+        if not_faster := self._not_faster():
+            parts.append(Text(not_faster))
+        if not_faster or not self.obstacles:
+            parts.append(Text())
+        return Group(*parts)
 
-
-def print_audits(audits: Sequence[Audit]) -> None:
-    """Print the reports, and what was assumed for all of them."""
-    console = Console(markup=False, highlight=False)
-    for audit in audits:
-        console.print(audit)
-    if audits:
-        console.print(
-            "ms: of the mixed step; lost: of these, what 16 bits at their best would "
-            "save. CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
-            f"{LIST_PREFIX}. Which ops run in 16 bits: {audits[0].kernels}. "
-            f"Costs: {audits[0].assumptions}. Left out: input pipeline, host, "
-            "transfers between devices, XLA's fusions outside of jit_compile."
+    def _not_faster(self) -> str:
+        """Say how much there is that 16 bits do not make faster; "" if nothing."""
+        nodes = planned_nodes(self.plan.decisions)
+        slow = [node for node in nodes if node.main.reason.cause is Cause.COST]
+        seconds = sum(node.seconds_float32 for node in slow)
+        if not seconds:
+            return ""
+        return (
+            f"16 bits are not faster here for {counted(len(slow), 'operation')}, which "
+            f"{'takes' if len(slow) == 1 else 'take'} {seconds * _MILLI:.3g} ms."
         )
+
+    def _table(self) -> Table:
+        """Return a row for float32 without tf-amp, with fusions alone, and with all."""
+        plan, unknown = self.plan, (0.0, 0.0)
+        before = (plan.peak_bytes_before, plan.started_before)
+        is_traced = plan.seconds_float32 > plan.seconds_before
+        rows = [(_WITHOUT, plan.seconds_float32, *(unknown if is_traced else before))]
+        saved = plan.seconds_float32 - plan.seconds_fused
+        if self.is_mixed and saved >= _LEAST_SAVED * plan.seconds_float32:
+            rows.append(
+                (_FUSED, plan.seconds_fused, *(before if is_traced else unknown))
+            )
+        dtype = plan.low_dtype if self.is_mixed else "float32"
+        after = (plan.peak_bytes_after, plan.started_after)
+        rows.append((f"with tf-amp, {dtype}", plan.seconds_after, *after))
+        titles = ("", "step (ms)", "speed-up", "memory (MiB)", "started ops")
+        cells = (
+            (
+                name,
+                f"{seconds * _MILLI:.4g}",
+                f"{plan.seconds_float32 / seconds if seconds else 1.0:.2f}",
+                f"{memory / _MEBI:,.1f}" if memory else "-",
+                f"{started:,.0f}" if started else "-",
+            )
+            for name, seconds, memory, started in rows
+        )
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        return filled(table, titles, cells, numbers=titles[1:])
+
+
+def print_audits(audits: Sequence[Audit], target: Target) -> None:
+    """Print the reports for a target, and what was assumed for all of them."""
+    if not audits:
+        return
+    notes = {}
+    obstacles = [obstacle for audit in audits for obstacle in audit.obstacles]
+    if obstacles:
+        notes["ms"] = "the time of the operation in a step with tf-amp"
+    if any(obstacle.remedy for obstacle in obstacles):
+        notes["saves"] = (
+            "the most ms per step that a remedy (=>) is expected to save, for the same "
+            "work; - where that is not known"
+        )
+    remedies = " ".join(obstacle.remedy for obstacle in obstacles)
+    if "--add" in remedies:
+        notes["--add"] = (
+            "an option, as in `tf-amp run --add clear=Exp train.py`; in a program, "
+            'tf_amp.enable(lists={"add": {"clear": ["Exp"]}})'
+        )
+    if variables := sorted(set(re.findall(r"\w+LIST_(?:ADD|REMOVE)", remedies))):
+        start = "environment variables that start with"
+        notes[", ".join(variables)] = f"{start} {LIST_PREFIX}"
+    notes["which ops run in 16 bits"] = f"from {audits[0].kernels}"
+    notes["costs"] = audits[0].assumptions
+    notes["left out"] = (
+        "the input pipeline, transfers between devices, and XLA's fusions outside of "
+        "jit_compile"
+    )
+    elsewhere = devices.note_on_other_machine(target.profile)
+    lines = [f"{name}: {text}." for name, text in notes.items()]
+    show(*audits, *lines, *filter(None, [elsewhere]))
 
 
 def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
@@ -150,19 +220,20 @@ def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
         expand=True,
     )
     table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column("lost", justify="right", no_wrap=True)
+    table.add_column("saves", justify="right", no_wrap=True)
     table.add_column("op, shape, node", overflow="fold", width=_OP_WIDTH)
-    table.add_column("why => remedy", overflow="fold", ratio=1)
+    table.add_column("why => what to write", overflow="fold", ratio=1)
     for obstacle in obstacles:
         times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
-        name = obstacle.nodes[0]
+        name = without_call_scopes(obstacle.nodes[0])
+        saved = obstacle.saved_seconds
         if len(name) > _OP_WIDTH:
             # Its end, from the start of a scope, on one line.
             end = name[-_OP_WIDTH + 2 :]
             name = "../" + end.partition("/")[2] if "/" in end else ".." + end
         table.add_row(
             f"{obstacle.seconds * _MILLI:.3g}",
-            f"{obstacle.lost_seconds * _MILLI:.3g}",
+            "-" if saved is None else f"{saved * _MILLI:.3g}",
             Text(f"{times}{obstacle.op} {obstacle.dtype}\n{obstacle.shape}\n{name}"),
             Text("\n=> ".join(filter(None, (obstacle.why, obstacle.remedy)))),
         )
@@ -172,8 +243,8 @@ def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
 def audit(
     fn: Any,
     *args: Any,
-    device_profile: str,
-    dtype: str | None = None,
+    device_profile: str | None = None,
+    dtype: LowDtype | None = None,
     fetches: Iterable[str] | None = None,
     **kwargs: Any,
 ) -> Audit:
@@ -185,7 +256,7 @@ def audit(
       *args: what the function is called with: tensors or `tf.TensorSpec`; for a
         GraphDef, its fetches, one by one or in one list.
       device_profile: name of a shipped one ("v100", "t4", "a100", "h100", ...), or the
-        path of one; it need not be present.
+        path of one; it need not be present. By default that of this machine.
       dtype: "bfloat16" or "float16"; what suits the device by default.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
       **kwargs: named arguments of the function.

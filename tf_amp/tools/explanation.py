@@ -81,7 +81,7 @@ def explain(
       *args: what the function is called with: tensors or `tf.TensorSpec`; for a
         GraphDef, its fetches, one by one or in one list.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
-      measure: run the graph as it is and rewritten, on made-up data and private
+      measure: run the graph unchanged and rewritten, on synthetic data and private
         variables, and return the plan with predicted and measured times.
       **kwargs: named arguments of the function.
 
@@ -147,7 +147,7 @@ def drafts_of(
     *,
     fetches: Iterable[str] | None = None,
     batch: int | None = None,
-    optimized: Optimized = grappler_preview.optimized_graph,
+    optimized: Optimized = grappler_preview.optimized_here,
 ) -> Iterator[compiled.DraftPart]:
     """Yield the drafts of a function, and of the compiled ones that it calls.
 

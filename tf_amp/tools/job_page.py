@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tf_amp
 from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import Plan
 from tf_amp.compare.kept_file import is_number
+from tf_amp.config import devices
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
-from tf_amp.report import codec, page, plans
+from tf_amp.report import codec, page, plan_page
 from tf_amp.report.counts import counted
 from tf_amp.report.page import Card, PageTable, Section
-from tf_amp.report.plans import short_milliseconds
+from tf_amp.report.plan_page import short_milliseconds
+from tf_amp.report.plan_verdict import Observed
 from tf_amp.rewriting.dumps import Collector, ComparedSteps
 from tf_amp.tools.prediction import Prediction
 from tf_amp.tools.verify.verification import TensorCheck, Verification
@@ -49,6 +52,9 @@ class JobRecord:
       loss_scale: as it was when the job ended; None where that is not known, or where
         no step was scaled.
       left_out: of files that cannot be read, which and why, a sentence each.
+      source: the script or model that ran, as a command takes it; "" where that is not
+        known.
+      is_model: whether that is a SavedModel.
     """
 
     name: str = ""
@@ -59,6 +65,8 @@ class JobRecord:
     runs: tuple[Mapping[str, Any], ...] = ()
     loss_scale: LossScaleState | None = None
     left_out: tuple[str, ...] = ()
+    source: str = ""
+    is_model: bool = False
 
 
 def record_from_path(path: pathlib.Path) -> JobRecord:
@@ -196,46 +204,151 @@ def record_from_collector(
 _MILLI = 1e3
 # Operations whose charts a page has room for, and rows of a table of graphs.
 _MOST_NODES, _MOST_PLANS = 12_000, 100
-_BAD_COLOR = "#c1443c"
+# Of the time of all graphs, from what on one is open, and how many are.
+_LEAST_SHARE, _OPEN = 0.05, 3
 # Tensors of a chart; the least that a logarithmic axis shows as an error.
 _TENSORS, _LEAST_ERROR = 40, 1e-9
 # Exponents of float16: of its smallest number, its smallest normal one, its largest.
 _FLOAT16_EXPONENTS = (-24, -14, 15)
-_NO_GRADIENTS = "Gradients by layer: GradientHealthMonitor() beside PrecisionReport."
-_LEAST_TEXT = f"below {_LEAST_ERROR:g}: equal"
+_NO_GRADIENTS = (
+    "Gradients by layer: `GradientHealthMonitor()` beside `PrecisionReport`."
+)
 _RATIO = re.compile(r"\d+(\.\d+)?x")
 
 
-def html_from_record(record: JobRecord, other: JobRecord | None = None) -> str:
-    """Return a page that opens without a network, perhaps beside another job.
+def html_from_record(
+    record: JobRecord, other: JobRecord | None = None, command: str = ""
+) -> str:
+    """Return a page that opens without a network.
 
     It takes Jinja2 and plotly; MissingExtraError without.
+
+    Args:
+      record: of the job.
+      other: another job, which it is shown beside.
+      command: what has asked for the page; "" where no command did.
     """
-    sizes = itertools.accumulate(
-        len({row.slot.node for row in plan.decisions}) for plan in record.plans
-    )
-    # Those that there is room for, of those that take longest first; one at least.
-    count = sum(size <= _MOST_NODES for size in sizes)
-    drawn = record.plans[: max(count, 1)]
-    low = sum(not plan.is_empty for plan in record.plans)
-    verb = "is" if low == 1 else "are"
-    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
-    sections = [Section("Job", text, cards=tuple(_cards(record)))]
-    if other is not None:
-        sections.append(_compared(record, other))
-    for plan in drawn:
-        sections += plans.sections_of(plan, f"{plan.graph}: " if len(drawn) > 1 else "")
+    sections = list(_graphs(record))
+    # Behind the graph that takes longest, and its verdict.
+    beside = [_compared(record, other)] if other is not None else []
+    if len(record.plans) > 1:
+        beside.append(_all_graphs(record))
+    sections[1:1] = beside
+    if cards := tuple(_cards(record)):
+        sections.append(Section("Steps of the job", cards=cards))
     sections += sections_of_runs(record)
-    if len(drawn) > 1 or len(record.plans) > len(drawn):
-        sections.insert(1, _all_graphs(record, len(drawn)))
     if record.left_out:
-        sections.append(Section("Left out", missing=" ".join(record.left_out)))
-    note = f"tf-amp {tf_amp.__version__}"
-    return page.page_from_sections(f"Precision of {record.name}", sections, note)
+        sections.append(Section("Left out", items=record.left_out))
+    context = (
+        *page.written_here(),
+        f"{devices.cpu_model()}, {counted(os.cpu_count() or 1, 'core')}",
+        *([f"`{command}`"] if command else []),
+    )
+    return page.page_from_sections(f"Precision of {record.name}", sections, context)
+
+
+def _graphs(record: JobRecord) -> Iterator[Section]:
+    """Yield the sections of graphs; those of little weight are folded, in one."""
+    if not record.plans:
+        yield Section("No graph", missing="The files have no plan of a graph.")
+        return
+    main, others = _plans_of_functions(record.plans)
+    plans = [*main, *others]
+    sizes = itertools.accumulate(len(_nodes_of(plan)) for plan in plans)
+    # Those that there is room for, of those that take longest first; one at least.
+    count = max(sum(size <= _MOST_NODES for size in sizes), 1)
+    total = sum(plan.seconds_before for plan in main)
+    folded = []
+    for number, plan in enumerate(plans[:count]):
+        observed = _observed(record, plan)
+        is_main = number < len(main)
+        is_large = is_main and plan.seconds_before >= _LEAST_SHARE * total
+        if not number or (number < _OPEN and is_large):
+            yield plan_page.section_of(plan, observed, is_brief=number > 0)
+            continue
+        if not is_main and plan.is_empty:
+            # What was measured was the main plan.
+            observed = dataclasses.replace(observed, ratio=None)
+        section = plan_page.section_of(plan, observed, folded=_in_brief(plan))
+        if not is_main:
+            title = f"{section.title}, another plan"
+            section = dataclasses.replace(section, title=title)
+        folded.append(section)
+    if folded:
+        yield Section("Other graphs", "A click unfolds a graph.", parts=tuple(folded))
+
+
+def _plans_of_functions(plans: Iterable[Plan]) -> tuple[list[Plan], list[Plan]]:
+    """Return the main plan of each function, and the others.
+
+    A function has several where it was traced again, or where its steps run both ways.
+    The main one changes its types, if one does.
+    """
+    functions: list[list[Plan]] = []
+    for plan in plans:
+        same = (traced for traced in functions if _is_same_function(traced[0], plan))
+        if traced := next(same, None):
+            traced.append(plan)
+        else:
+            functions.append([plan])
+    ranked = [sorted(traced, key=lambda plan: plan.is_empty) for traced in functions]
+    return [main for main, *_ in ranked], [p for _, *rest in ranked for p in rest]
+
+
+def _is_same_function(one: Plan, other: Plan) -> bool:
+    """Return whether plans are of one function, which has few other operations."""
+    if one.graph != other.graph:
+        return False
+    nodes, others = _nodes_of(one), _nodes_of(other)
+    return 2 * len(nodes & others) > min(len(nodes), len(others))
+
+
+def _nodes_of(plan: Plan) -> set[str]:
+    return {row.slot.node for row in plan.decisions}
+
+
+def _in_brief(plan: Plan) -> str:
+    if plan.is_empty:
+        return f"{page.digits(plan.seconds_after * _MILLI)} ms, stays float32"
+    return _speed(plan)
+
+
+def _observed(record: JobRecord, plan: Plan) -> Observed:
+    """Return what the job has shown of the graph of a plan."""
+    held = [
+        verified.ok
+        for verified in record.verifications
+        if verified.graph == plan.graph and verified.is_changed
+    ]
+    known = Observed(
+        holds=all(held) if held else None,
+        source=record.source,
+        is_model=record.is_model,
+    )
+    if compared := [each for each in record.compared if each.graph == plan.graph]:
+        steps = compared[-1]
+        return dataclasses.replace(
+            known,
+            ratio=steps.ratio,
+            how=f"{counted(steps.pairs, 'pair')} of its own steps",
+            is_applied=steps.is_faster,
+        )
+    measured = [each for each in record.predictions if each.plan == plan]
+    if measured and measured[-1].mixed.measured_seconds > 0.0 and not plan.is_empty:
+        return dataclasses.replace(
+            known,
+            ratio=measured[-1].measured_speedup,
+            error=measured[-1].speedup_error,
+            how=f"{counted(measured[-1].pairs, 'run')} on synthetic data",
+        )
+    return known
 
 
 def _cards(record: JobRecord) -> Iterator[Card]:
+    planned = {plan.graph for plan in record.plans}
     for compared in record.compared:
+        if compared.graph in planned:
+            continue
         pairs = counted(compared.pairs, "pair")
         stays = "stays" if compared.is_faster else "float32 was faster"
         yield Card(
@@ -253,7 +366,8 @@ def _cards(record: JobRecord) -> Iterator[Card]:
         yield Card(
             "steps skipped",
             f"{scale['skipped_here']}",
-            f"{run['model']}: loss scale {scale['loss_scale']}, {run['outcome']} after "
+            f"{run['model']}: loss scale {page.digits(float(scale['loss_scale']))}, "
+            f"{run['outcome']} after "
             f"{counted(run['epochs'], 'epoch')}",
         )
         if run["comparison"]:
@@ -265,30 +379,40 @@ def _cards(record: JobRecord) -> Iterator[Card]:
             if "step_ms_p95" in times:
                 note += f"; 95 of 100 take less than {times['step_ms_p95']:.3g} ms"
             if "examples_per_second" in times:
-                note += f"; {times['examples_per_second']:.3g} examples per second"
+                rate = page.digits(times["examples_per_second"])
+                note += f"; {rate} examples per second"
             yield Card("measured step", f"{times['step_ms_median']:.3g} ms", note)
 
 
-def _all_graphs(record: JobRecord, drawn: int) -> Section:
+def _all_graphs(record: JobRecord) -> Section:
     rows = tuple(
         (
-            plan.graph,
+            plan_page.title_of(plan),
             plan.low_dtype if not plan.is_empty else "float32",
-            short_milliseconds(plan.seconds_before),
+            short_milliseconds(plan.seconds_float32),
             short_milliseconds(plan.seconds_after),
             plan.speedup_text,
-            plan.summary(),
+            _measured(plan, observed),
         )
         for plan in record.plans[:_MOST_PLANS]
+        for observed in [_observed(record, plan)]
     )
+    count = len(record.plans)
+    low = sum(not plan.is_empty for plan in record.plans)
+    left_out = f" The first {_MOST_PLANS} are listed." * (count > _MOST_PLANS)
+    columns = ("graph", "type", "float32 ms", "planned ms", "predicted", "measured")
     return Section(
-        "Graphs",
-        f"{len(record.plans)} graphs, the slowest first; the first {drawn} of them are "
-        "drawn below.",
-        table=PageTable(
-            ("graph", "type", "float32 ms", "planned ms", "speed-up", "plan"), rows
-        ),
+        "All graphs",
+        f"{count} graphs, the slowest first. The plans of {low} change something. "
+        f"Times are those of one call.{left_out}",
+        table=PageTable(columns, rows),
     )
+
+
+def _measured(plan: Plan, observed: Observed) -> str:
+    if observed.ratio is None:
+        return "-"
+    return f"{observed.ratio:.2f}x, beside {plan.compared_with}"
 
 
 def _compared(record: JobRecord, other: JobRecord) -> Section:
@@ -321,7 +445,7 @@ def _compared(record: JobRecord, other: JobRecord) -> Section:
 
 def _speed(plan: Plan) -> str:
     return (
-        f"{plan.seconds_before * _MILLI:.3g} to {plan.seconds_after * _MILLI:.3g} ms "
+        f"{plan.seconds_float32 * _MILLI:.3g} to {plan.seconds_after * _MILLI:.3g} ms "
         f"({plan.speedup_text})"
     )
 
@@ -334,24 +458,25 @@ def sections_of_runs(record: JobRecord) -> Iterator[Section]:
     for prediction in record.predictions:
         title = f"Predicted and measured times of {prediction.plan.graph or 'a graph'}"
         yield Section(title, prediction.summary(), figure=_times_figure(prediction))
-    no_runs = (
-        "Loss scale by step: keras_callbacks.PrecisionReport(FOLDER) in `fit`. "
-        f"{_NO_GRADIENTS}"
-    )
     hints = {
-        no_runs: record.runs,
-        "Measured speed: a job whose steps are compared, with TF_AMP_LOG.": (
+        "Loss scale by step: `keras_callbacks.PrecisionReport(FOLDER)` in `fit`.": (
+            record.runs
+        ),
+        _NO_GRADIENTS: record.runs,
+        "Measured speed: a job whose steps are compared, with `TF_AMP_LOG`.": (
             record.compared
         ),
-        "Numbers beside float32's: `tf-amp verify --json > FILE`.": (
+        "Numbers beside those of float32: `tf-amp verify --json > FILE`.": (
             record.verifications
         ),
-        "Predicted beside measured: `tf-amp explain --measure --json`.": (
+        "Predicted beside measured times: `tf-amp explain --measure --json`.": (
             record.predictions
         ),
     }
-    if missing := " ".join(hint for hint, recorded in hints.items() if not recorded):
-        yield Section("Not recorded", missing=missing)
+    if missing := tuple(hint for hint, recorded in hints.items() if not recorded):
+        yield Section(
+            "Not recorded", "The page would show more of a job that has:", items=missing
+        )
 
 
 def _loss_scale(run: Mapping[str, Any]) -> Section:
@@ -367,7 +492,7 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
     )
     figure.add_scatter(
         x=steps, y=values, mode="lines", line_shape="hv", name="loss scale",
-        line_color=plans.LOW_COLOR,
+        line_color=page.LOW_COLOR,
     )  # fmt: skip
     before = [0.0, *skipped]
     lost = [n for n, count in enumerate(skipped) if count > before[n]]
@@ -375,13 +500,13 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
         x=[steps[n] for n in lost],
         y=[values[n] for n in lost],
         text=[origins[n] or "origin not known" for n in lost],
-        mode="markers", name="steps skipped", marker_color=_BAD_COLOR,
+        mode="markers", name="steps skipped", marker_color=page.BAD_COLOR,
         hovertemplate="step %{x}: %{text}<extra></extra>",
     )  # fmt: skip
     return Section(
         title,
-        f"{skipped[-1]:g} steps skipped; a point names the operation that "
-        "overflowed first.",
+        f"{counted(int(skipped[-1]), 'step')} skipped; a point names the operation "
+        "that overflowed first.",
         figure=figure,
     )
 
@@ -408,9 +533,9 @@ def _gradients(run: Mapping[str, Any]) -> Section:
         hovertemplate="%{y}: 2^%{x}, %{z:.1%}<extra></extra>",
     )  # fmt: skip
     smallest, normal, largest = _FLOAT16_EXPONENTS
-    for begin, end, opacity in ((smallest, normal, 0.12), (normal, largest, 0.06)):
+    for begin, end, opacity in ((smallest, normal, 0.3), (normal, largest, 0.15)):
         figure.add_vrect(
-            x0=begin - 0.5, x1=end + 0.5, fillcolor="black", opacity=opacity,
+            x0=begin - 0.5, x1=end + 0.5, fillcolor="#808080", opacity=opacity,
             line_width=0,
         )  # fmt: skip
     return Section(
@@ -438,7 +563,8 @@ def _numbers(verification: Verification) -> Section:
     columns = ("tensor", "kind", "relative error", "float32 again", "verdict")
     return Section(
         f"Numbers of {verification.graph or 'a graph'}",
-        verification.verdict,
+        f"Dashed is what is allowed. Errors below {_LEAST_ERROR:g} are shown there.",
+        lead=verification.verdict,
         figure=_errors_figure(checks[:_TENSORS], verification.tolerance),
         table=PageTable(columns, tuple(rows)),
     )
@@ -449,16 +575,16 @@ def _errors_figure(checks: Sequence[TensorCheck], tolerance: float) -> Any:
         return None
     names = [check.name for check in checks]
     series: dict[str, tuple[list[float | None], str]] = {
-        "mixed precision": ([c.mixed.relative for c in checks], plans.LOW_COLOR),
-        "float32 again": ([c.noise.relative for c in checks], plans.FLOAT32_COLOR),
+        "mixed precision": ([c.mixed.relative for c in checks], page.LOW_COLOR),
+        "float32 again": ([c.noise.relative for c in checks], page.FLOAT32_COLOR),
         "inputs and weights rounded": (
             [c.rounded.relative if c.rounded else None for c in checks],
-            plans.CAST_COLOR,
+            page.CAST_COLOR,
         ),
     }
     figure = page.empty_figure(
         xaxis_type="log",
-        xaxis_title=f"relative error; dashed: what is allowed; {_LEAST_TEXT}",
+        xaxis_title="relative error",
         yaxis_autorange="reversed",
         height=160 + 24 * len(names),
     )
@@ -469,7 +595,7 @@ def _errors_figure(checks: Sequence[TensorCheck], tolerance: float) -> Any:
             marker={"color": color, "size": 9},
             hovertemplate="%{y}: %{x:.2g}<extra></extra>",
         )  # fmt: skip
-    figure.add_vline(x=tolerance, line_dash="dash", line_color=_BAD_COLOR)
+    figure.add_vline(x=tolerance, line_dash="dash", line_color=page.BAD_COLOR)
     return figure
 
 
@@ -480,7 +606,7 @@ def _times_figure(prediction: Prediction) -> Any:
         yaxis_type="log",
         yaxis_title="predicted milliseconds",
     )
-    kinds = {"float32": plans.FLOAT32_COLOR, "mixed": plans.LOW_COLOR}
+    kinds = {"float32": page.FLOAT32_COLOR, "mixed": page.LOW_COLOR}
     seen: list[float] = []
     for kind, color in kinds.items():
         rows = [(row.op, getattr(row, kind)) for row in prediction.ops]
@@ -502,6 +628,10 @@ def _times_figure(prediction: Prediction) -> Any:
     if not seen:
         return None
     ends = [min(seen), max(seen)]
+    decades = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1)
+    ticks = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
+    ticked = {"tickvals": ticks, "ticktext": list(map(page.digits, ticks))}
+    figure.update_layout(xaxis=ticked, yaxis=ticked)
     figure.add_scatter(
         x=ends, y=ends, mode="lines", line={"dash": "dash", "color": "gray"},
         name="as predicted", hoverinfo="skip",

@@ -2,26 +2,29 @@
 
 The first rule that knows something of a node speaks. A change, to another type or other
 op lists, is tried on the graph before it is reported, by the rules that the pass itself
-keeps to; what it would gain is not looked at. Nothing here changes a plan.
+keeps to, and the graph is planned with it. Nothing here changes a plan.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from grappler_pass import pipeline
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.calls import Product, Work
 from grappler_pass.costs.op_work import works_of
 from grappler_pass.costs.times import Roofline
+from grappler_pass.eligibility.exclusions import without_call_scopes
 from grappler_pass.fork_safety import cached_attribute
+from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import dtype_name
 from grappler_pass.graph.view import Node, Port
-from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.draft import PRICED, Draft, Settings
 from grappler_pass.planning.plan import Cause, Decision
 from grappler_pass.planning.prices import op_call_of
 from tf_amp.config.amp_config import AmpConfig
@@ -34,9 +37,35 @@ _LAUNCHES = 1.5
 _CAST_SHARE = 0.25
 _BY_LISTS = (Cause.DENY, Cause.DENY_TAINT, Cause.NOT_LISTED)
 _SHOWN = 10
-# Losses under this share of what the mean node takes are not worth a look.
-_LEAST_SHARE = 1e-3
+# Losses under this share of the step are not worth a look.
+_LEAST_SHARE = 0.01
+# Sizes of a product that keep 16-bit units busy are multiples of it.
+_TILE = 128
+# They keep their types, whoever asks for others.
+_VARIABLES = (*REF_VARIABLE_OPS, "VarHandleOp", "ReadVariableOp")
+_IF_HARMLESS = "if you know it to be harmless"
 Edits = tuple[ListEdit, ...]
+
+
+class Remedy(NamedTuple):
+    """What may be written to help a node.
+
+    Attributes:
+      text: human-readable; empty where nothing helps.
+      low_dtype: with which the graph can be planned to see what it gives; empty where
+        no setting changes.
+      edits: of the lists, likewise.
+      saved_seconds: at most per step of the node; None where the remedy helps more
+        than the node, or what it gives depends on sizes that are not known.
+    """
+
+    text: str = ""
+    low_dtype: str = ""
+    edits: Edits = ()
+    saved_seconds: float | None = None
+
+
+NO_REMEDY = Remedy()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,13 +88,31 @@ class Alternatives:
     _eligible: dict[tuple[str, Edits], tuple[bool, ...]] = dataclasses.field(
         default_factory=dict, init=False
     )
+    _saved: dict[tuple[str, Edits], float] = dataclasses.field(
+        default_factory=dict, init=False
+    )
 
     def is_free_in(self, low_dtype: str, node: Node) -> bool:
         """Tell whether a node could be in 16 bits if these were of another type."""
         return self._is_free(node, low_dtype, self.config.list_edits)
 
-    def freeing_edit(self, op: str, node: Node) -> str:
-        """Return how to edit the lists of an op to free a node; empty: in no way.
+    def saved_seconds(self, remedy: Remedy) -> float:
+        """Return the seconds that the plan with a remedy takes less per step."""
+        key, draft = (remedy.low_dtype, remedy.edits), self.draft
+        if key not in self._saved:
+            planned = pipeline.draft_graph(
+                draft.given,
+                draft.item,
+                self._settings(*key),
+                shapes=draft.infer_shapes,
+                name=draft.name,
+            )
+            saved = draft.plan.seconds_after - planned.plan.seconds_after
+            self._saved[key] = self.runs * saved
+        return self._saved[key]
+
+    def freeing(self, op: str, node: Node) -> Remedy:
+        """Return how to edit the lists of an op to free a node, if an edit does so.
 
         The smallest change that does so is returned.
         """
@@ -77,25 +124,31 @@ class Alternatives:
             dataclasses.replace(e, ops=tuple(each for each in e.ops if each != op))
             for e in edits
         )
-        clear = f"CLEARLIST_ADD={op}"
         cleared = (*without, ListEdit("add", "clear", (op,)))
         undo = f"take {op} out of {' and '.join(askers)}"
         if askers and self._is_free(node, low_dtype, without):
-            return undo
+            return Remedy(f"{_IF_HARMLESS}: {undo}", low_dtype, without)
         if not self._is_free(node, low_dtype, cleared):
-            return ""
-        return f"{undo}, and {clear}" if askers else clear
+            return NO_REMEDY
+        change = f"{undo}, and --add clear={op}" if askers else f"--add clear={op}"
+        return Remedy(f"{_IF_HARMLESS}: {change}", low_dtype, cleared)
 
     def _is_free(self, node: Node, low_dtype: str, edits: Edits) -> bool:
         key, draft = (low_dtype, edits), self.draft
         if key not in self._eligible:
-            edited = dataclasses.replace(self.config, list_edits=edits)
-            other = dataclasses.replace(self.target, low_dtype=low_dtype)
-            chosen = other.settings(edited, is_compiled=draft.settings.fuses)
+            chosen = self._settings(low_dtype, edits)
             tried = pipeline.constrained(dataclasses.replace(draft, settings=chosen))
             self._eligible[key] = tried.constraints.eligible
         slots = draft.slots.slots_of[node.index]
         return any(self._eligible[key][slot] for slot in slots)
+
+    def _settings(self, low_dtype: str, edits: Edits) -> Settings:
+        """Return the settings of the draft but for its type and its lists."""
+        edited = dataclasses.replace(self.config, list_edits=edits)
+        other = dataclasses.replace(self.target, low_dtype=low_dtype)
+        own = self.draft.settings
+        chosen = other.settings(edited, is_compiled=own.fuses)
+        return dataclasses.replace(chosen, own_steps=own.own_steps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +172,8 @@ class AuditedNode:
 
     @property
     def roofline(self) -> Roofline:
-        """The rates of the device."""
-        return self.alternatives.target.profile.roofline
+        """The rates of the device, for what XLA compiles if it does."""
+        return self.draft.settings.models["CPU"].profile.roofline
 
     @property
     def name(self) -> str:
@@ -150,6 +203,11 @@ class AuditedNode:
         peak = max(rates.get(self.low_dtype, 0.0), rates["float32"])
         best = self.weight * flops / peak
         return min(best, self.decision.seconds_float32)
+
+    @property
+    def lost_seconds(self) -> float:
+        """Seconds that 16 bits at their best would save."""
+        return self.seconds - self.best_seconds
 
     @cached_attribute
     def call(self) -> OpCall:
@@ -184,12 +242,14 @@ class AuditedNode:
         if (product := self.product) is not None:
             batch = f"{product.batch} x " if product.batch > 1 else ""
             return f"{batch}[{product.m},{product.k}]x[{product.k},{product.n}]"
-        specs = (*self.call.outputs, *self.call.inputs)
-        sizes = next((spec.dims for spec in specs if spec.dtype != "resource"), ())
-        return "x".join(map(str, sizes)) or "scalar"
+        # Of an update, which has no result, the gradient.
+        specs = self.call.outputs[:1] or self.call.inputs
+        sizes = [spec.dims for spec in specs if spec.dtype != "resource"]
+        largest = max(sizes, key=lambda dims: len(dims), default=())
+        return "x".join(map(str, largest)) or "scalar"
 
-    def float32_neighbors(self) -> Iterator[Decision]:
-        """Yield the rows of the nodes beside this one that stay float32."""
+    def float32_neighbors(self) -> Iterator[tuple[Node, Decision]]:
+        """Yield the nodes beside this one that stay float32, with their rows."""
         view, slots = self.draft.view, self.draft.slots
         beside = [port.node for port in self.node.inputs]
         for port in view.output_ports(self.node.index):
@@ -197,20 +257,21 @@ class AuditedNode:
         for index in dict.fromkeys(beside):
             rows = [self.draft.plan.decisions[s] for s in slots.slots_of[index]]
             if rows and not any(row.is_low for row in rows):
-                yield rows[0]
+                yield view.nodes[index], rows[0]
 
 
-def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
-    """Return what holds a node back, by the first rule that applies, and a remedy.
-
-    The remedy is empty where there is none.
-    """
+def reason_and_remedy(case: AuditedNode) -> tuple[str, Remedy]:
+    """Return what holds a node back, by the first rule that applies, and a remedy."""
     row, product = case.decision, case.product
     cause, why = row.reason.cause, str(row.reason)
+    if cause is Cause.HOST:
+        compiled = "model.compile(jit_compile=True) or tf.function(jit_compile=True)"
+        return cause.value, Remedy(f"compile the step: {compiled}")
     if not case.is_low and cause not in (Cause.COST, Cause.CASTS, Cause.MARGIN):
         # Op lists or the caller keep it in float32, whatever it costs.
         view, detail = case.draft.view, row.reason.detail
-        if cause is Cause.STATE_UPDATE:
+        why = without_call_scopes(why)
+        if cause is Cause.STATE_UPDATE or detail == row.slot.node:
             why = cause.value
         elif detail in view.index:
             # The op of a culprit, so that alike nodes say alike.
@@ -229,46 +290,49 @@ def reason_and_remedy(case: AuditedNode) -> tuple[str, str]:
     if case.seconds <= _LAUNCHES * starts:
         return (
             f"starting it ({1e6 * launch:.0f} us) takes most of the time",
-            "larger batch, or fuse it with its neighbors (XLA)",
+            Remedy("a larger batch: one of twice the size halves that per example"),
         )
     if not case.is_low:
         # Its price in 16 bits is no better.
-        return why, ""
+        return cause.value, NO_REMEDY
     by_memory = "bound by memory: 16 bits halve what is moved, no more"
     if product is None:
-        return by_memory, ""
+        return by_memory, NO_REMEDY
     # What moving its operands and results in 16 bits takes at least.
     rates = case.roofline.bytes_per_second
     moved = case.weight * sum(work.bytes_moved for work in case.works)
     least_seconds = moved / (rates.get(case.low_dtype) or rates["float32"])
     if least_seconds > _HALF_FULL * case.seconds:
-        return by_memory, "wider layers do more with what they read"
-    return (
-        f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
-        "the 16-bit units busy",
-        "wider layers, multiples of 128",
-    )
+        return by_memory, NO_REMEDY
+    share = case.best_seconds / case.seconds
+    why = f"it keeps the 16-bit units {share:.0%} busy"
+    sizes = (product.m, product.k, product.n)
+    uneven = [str(size) for size in dict.fromkeys(sizes) if size % _TILE]
+    if share > _HALF_FULL or not uneven:
+        return why, NO_REMEDY
+    text = "more channels"
+    if "MatMul" in case.node.op:
+        text = f"a batch or units in multiples of {_TILE}, not {' and '.join(uneven)}"
+    return why, Remedy(text, saved_seconds=case.lost_seconds)
 
 
-def _list_remedy(case: AuditedNode) -> str:
-    """Say what would free the node; empty where nothing that was tried does."""
+def _list_remedy(case: AuditedNode) -> Remedy:
+    """Return what would free the node, if something that was tried does."""
     cause = case.decision.reason.cause
     if cause not in (*_BY_LISTS, Cause.RANGE):
-        return ""
+        return NO_REMEDY
     rates = case.roofline.matrix_flops
     computes = rates.get("bfloat16", 0.0) > rates["float32"]
     if case.low_dtype == "float16" and computes:
         if case.alternatives.is_free_in("bfloat16", case.node):
-            return "plan in bfloat16, which has float32's range"
+            text = "--dtype bfloat16, which has float32's range"
+            return Remedy(text, "bfloat16", case.alternatives.config.list_edits)
     if cause is Cause.RANGE:
-        return ""
-    # The op whose list the node is on: of a fused node it may be a part.
-    listed = case.draft.settings.lists.place_of(case.node.proto).op
-    edit = case.alternatives.freeing_edit(listed, case.node)
-    return f"if you know it to be harmless: {edit}" if edit else ""
+        return NO_REMEDY
+    return _freeing(case, case.node)
 
 
-def _wasteful_product(case: AuditedNode) -> tuple[str, str] | None:
+def _wasteful_product(case: AuditedNode) -> tuple[str, Remedy] | None:
     """Look for rows that tensor cores cannot read, and for units without a tile."""
     units, product = case.roofline.multiprocessors, case.product
     if units is None or product is None:
@@ -281,7 +345,10 @@ def _wasteful_product(case: AuditedNode) -> tuple[str, str] | None:
         changes = ", ".join(f"{size} -> {-(-size // step) * step}" for size in sizes)
         return (
             f"{names}: no multiple of {step}, tensor cores idle or starve",
-            f"make the dimension a multiple of {step}: {changes}",
+            Remedy(
+                f"make the dimension a multiple of {step}: {changes}",
+                saved_seconds=case.lost_seconds,
+            ),
         )
     share = units.fill(product)
     if share > _HALF_FULL:
@@ -289,19 +356,31 @@ def _wasteful_product(case: AuditedNode) -> tuple[str, str] | None:
     return (
         f"{product.m} x {product.n} fills {share:.0%} of the {units.count} "
         "multiprocessors",
-        "larger batch",
+        Remedy("a larger batch", saved_seconds=case.lost_seconds),
     )
 
 
-def _neighbor_remedy(case: AuditedNode) -> str:
-    """Say how a neighbor in float32 could go to 16 bits, if one can."""
-    for row in case.float32_neighbors():
-        if row.reason.cause is Cause.PRESERVED or row.reason.detail in (INPUT, RESULT):
-            return f"feed and fetch 16 bits ({row.op})"
-        # A constant or a variable is what it is.
-        if row.reason.cause is not Cause.FIXED:
-            return f"free its neighbor {row.op}: {row.reason.cause.value}"
-    return ""
+def _neighbor_remedy(case: AuditedNode) -> Remedy:
+    """Return how a neighbor in float32 could go to 16 bits, if one can."""
+    for node, row in case.float32_neighbors():
+        cause, detail = row.reason
+        is_variable = row.op in _VARIABLES
+        if detail in (INPUT, RESULT) or (cause is Cause.PRESERVED and not is_variable):
+            text = f"give inputs and take results in {case.low_dtype} ({row.op})"
+            of_casts = case.decision.cast_seconds
+            return Remedy(text, saved_seconds=of_casts or case.lost_seconds)
+        if cause in _BY_LISTS:
+            remedy = _freeing(case, node)
+            if remedy.text:
+                return remedy._replace(text=f"{remedy.text}, for its neighbor")
+    return NO_REMEDY
+
+
+def _freeing(case: AuditedNode, node: Node) -> Remedy:
+    """Return an edit that frees a node of the graph, if one does."""
+    # The op whose list the node is on: of a fused node it may be a part.
+    listed = case.draft.settings.lists.place_of(node.proto).op
+    return case.alternatives.freeing(listed, node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,7 +395,9 @@ class Obstacle:
       seconds: that they take in it, casts included.
       lost_seconds: of these, what 16 bits at their best would save.
       why: what holds them back.
-      remedy: what to change; empty where nothing can be.
+      remedy: what to write; empty where nothing helps.
+      saved_seconds: that the remedy is expected to save per step at most; None where
+        that is not known, or where there is no remedy.
     """
 
     op: str
@@ -327,42 +408,84 @@ class Obstacle:
     lost_seconds: float
     why: str
     remedy: str
+    saved_seconds: float | None = None
 
 
 def obstacles_of(functions: Iterable[Alternatives]) -> tuple[Obstacle, ...]:
-    """Return the nodes that lose most by their plans, alike ones together."""
+    """Return the nodes that lose most by their plans, alike ones together.
+
+    Those that a remedy helps come first. What gains nothing in 16 bits, or has them and
+    no remedy, is left out.
+    """
+    functions = tuple(functions)
+    step = sum(each.runs * each.draft.plan.seconds_after for each in functions)
     groups: dict[tuple[str, ...], list[AuditedNode]] = defaultdict(list)
+    remedies: dict[tuple[str, ...], list[Remedy]] = defaultdict(list)
     for alternatives in functions:
-        draft, runs = alternatives.draft, alternatives.runs
-        seconds = runs * draft.plan.seconds_after
-        least = _LEAST_SHARE * seconds / max(len(draft.view.nodes), 1)
-        for node in draft.view.nodes:
-            slots = draft.slots.slots_of[node.index]
-            if not slots or draft.prices.float32[node.index] <= 0.0:
+        for case in _held_back(alternatives):
+            why, remedy = reason_and_remedy(case)
+            is_helpless = not remedy.text
+            if is_helpless and (
+                case.is_low or case.decision.reason.cause is Cause.COST
+            ):
                 continue
-            rows = [draft.plan.decisions[slot] for slot in slots]
-            low = [row for row in rows if row.is_low]
-            # The first slot carries the price, a low one the reason.
-            says = (low or rows)[0]
-            row = dataclasses.replace(
-                rows[0].times(runs), reason=says.reason, dtype=says.dtype
-            )
-            case = AuditedNode(alternatives, node, row, bool(low))
-            if case.seconds - case.best_seconds > least:
-                key = (row.op, case.shape, row.dtype, *reason_and_remedy(case))
-                groups[key].append(case)
-    obstacles = (
-        Obstacle(
-            op=op,
-            shape=shape,
-            nodes=tuple(case.name for case in cases),
-            dtype=dtype,
-            seconds=sum(case.seconds for case in cases),
-            lost_seconds=sum(case.seconds - case.best_seconds for case in cases),
-            why=why,
-            remedy=remedy,
+            key = (case.node.op, case.shape, case.decision.dtype, why, remedy.text)
+            groups[key].append(case)
+            remedies[key].append(remedy)
+    large = (k for k in groups if _lost_seconds(groups[k]) > _LEAST_SHARE * step)
+    ranked = sorted(large, key=lambda key: -_lost_seconds(groups[key]))[:_SHOWN]
+    found = [_obstacle(key, groups[key], remedies[key]) for key in ranked]
+    obstacles = [each for each in found if each.remedy or each.dtype == "float32"]
+    obstacles.sort(key=lambda each: (not each.remedy, -(each.saved_seconds or 0.0)))
+    return tuple(obstacles)
+
+
+def _held_back(alternatives: Alternatives) -> Iterator[AuditedNode]:
+    """Yield the nodes of a plan that 16 bits at their best would make faster."""
+    draft, runs = alternatives.draft, alternatives.runs
+    for node in draft.view.nodes:
+        slots = draft.slots.slots_of[node.index]
+        if not slots or draft.prices.float32[node.index] <= 0.0:
+            continue
+        rows = [draft.plan.decisions[slot] for slot in slots]
+        low = [row for row in rows if row.is_low]
+        # The first slot carries the price, a low one the reason.
+        says = (low or rows)[0]
+        row = dataclasses.replace(
+            rows[0].times(runs), reason=says.reason, dtype=says.dtype
         )
-        for (op, shape, dtype, why, remedy), cases in groups.items()
+        case = AuditedNode(alternatives, node, row, bool(low))
+        if case.lost_seconds > 0.0:
+            yield case
+
+
+def _lost_seconds(cases: Iterable[AuditedNode]) -> float:
+    return sum(case.lost_seconds for case in cases)
+
+
+def _obstacle(
+    key: tuple[str, ...], cases: Sequence[AuditedNode], remedies: Sequence[Remedy]
+) -> Obstacle:
+    """Return an obstacle with what its remedy gives; without one that gives nothing."""
+    op, shape, dtype, why, _ = key
+    remedy, known = remedies[0], [each.saved_seconds for each in remedies]
+    saved = None if None in known else sum(each or 0.0 for each in known)
+    if remedy.low_dtype:
+        # Of each graph that it would change, once.
+        parts = {id(case.alternatives): case.alternatives for case in cases}
+        saved = sum(part.saved_seconds(remedy) for part in parts.values())
+        if saved <= 0.0:
+            # Where costs count it would not be taken.
+            is_priced = cases[0].draft.settings.opt_level == PRICED
+            remedy, saved = NO_REMEDY if is_priced else remedy, None
+    return Obstacle(
+        op=op,
+        shape=shape,
+        nodes=tuple(case.name for case in cases),
+        dtype=dtype,
+        seconds=sum(case.seconds for case in cases),
+        lost_seconds=_lost_seconds(cases),
+        why=why,
+        remedy=remedy.text,
+        saved_seconds=saved,
     )
-    ranked = sorted(obstacles, key=lambda obstacle: -obstacle.lost_seconds)
-    return tuple(ranked[:_SHOWN])

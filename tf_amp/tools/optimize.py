@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
+from tf_amp.config.amp_config import LowDtype, OptLevel
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import explanation
@@ -29,9 +30,9 @@ def optimize(
     x: Any,
     *args: Any,
     fetches: Iterable[str] | None = None,
-    dtype: str | None = None,
+    dtype: LowDtype | None = None,
     device_profile: str | None = None,
-    opt_level: str | None = None,
+    opt_level: OptLevel | None = None,
     exclude: Iterable[str] = (),
     batch: int | None = None,
     **kwargs: Any,

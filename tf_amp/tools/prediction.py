@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.graph.device_types import device_type_of
@@ -26,8 +25,9 @@ from grappler_pass.planning.plan import Plan
 from grappler_pass.rewriting.apply import CAST_STEM
 from tf_amp.compare.alternation import Verdict, alternate
 from tf_amp.errors import NotMeasurableError
+from tf_amp.report import plans
 from tf_amp.report.codec import Stored
-from tf_amp.report.display import Display, bare_table, filled, plain_text
+from tf_amp.report.display import Display, FittedTable, plain_text
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.run.graph_copy import (
     SOURCE,
@@ -61,6 +61,8 @@ _TIMES = tuple(
     for dtype in ("f32", "mixed")
     for name in ("predicted ms", "measured ms", "ratio")
 )
+# What a narrow terminal leaves out, first what follows from the others.
+_SPARE = ("nodes", "f32 ratio", "mixed ratio", "f32 predicted ms", "mixed predicted ms")
 _MISSES = 5
 
 
@@ -158,10 +160,12 @@ class Prediction(Display, Stored):
     def summary(self) -> str:
         """Return one line: whole step in both precisions, and the speed-up."""
         return (
-            f"{self.plan.graph or 'graph'}: float32 {_pair(self.float32)}, mixed "
-            f"{_pair(self.mixed)}; speed-up {self.predicted_speedup:.2f} predicted, "
-            f"{self.measured_speedup:.2f} measured (+-{self.speedup_error:.0%}, "
-            f"{self.pairs} runs)"
+            f"{self.plan.graph or 'graph'}: {self.plan.compared_with} takes "
+            f"{_pair(self.float32)}, mixed precision {_pair(self.mixed)}. The measured "
+            "speed-up is "
+            f"{self.measured_speedup:.2f}, with a standard error of "
+            f"{self.speedup_error:.0%} in {self.pairs} pairs of runs. The predicted "
+            f"one is {self.predicted_speedup:.2f}."
         )
 
     def __str__(self) -> str:
@@ -176,23 +180,29 @@ class Prediction(Display, Stored):
 
     def __rich__(self) -> Group:
         """Show in a terminal, the plan folded to its width."""
+        return self.tables_of(plans.tables_of(self.plan))
+
+    def tables_of(self, plan: Group) -> Group:
+        """Return what is shown of the plan with the times, for a terminal."""
         last = Text(f"{self.summary()}\n{self._largest_misses()}")
-        return Group(self.plan, self._table(), last)
+        return Group(plan, Text(), self._table(), last)
 
     def _largest_misses(self) -> str:
         misses = ", ".join(
-            f"{row.op} {_MILLI * row.miss_seconds:.3g} ms" for row in self.misses()
+            f"{row.op} (by {_MILLI * row.miss_seconds:.3g} ms)" for row in self.misses()
         )
-        return f"largest misses: {misses or 'none'}"
+        return f"Predictions were off most for {misses or 'nothing'}."
 
-    def _table(self) -> Table:
+    def _table(self) -> FittedTable:
         titles = ("op", "nodes", *_TIMES)
         rows = [
             (row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed))
             for row in self.ops
         ]
         rows.append(("whole step", "", *_cells(self.float32), *_cells(self.mixed)))
-        return filled(bare_table(), titles, rows, numbers=titles[1:])
+        return FittedTable(
+            titles, rows, numbers=titles[1:], spare=_SPARE, has_rule=False
+        )
 
 
 def _cells(times: Times) -> tuple[str, str, str]:
@@ -206,8 +216,8 @@ def _cells(times: Times) -> tuple[str, str, str]:
 
 def _pair(times: Times) -> str:
     return (
-        f"{_MILLI * times.predicted_seconds:.3g} ms predicted, "
-        f"{_MILLI * times.measured_seconds:.3g} measured"
+        f"{_MILLI * times.measured_seconds:.3g} ms (predicted: "
+        f"{_MILLI * times.predicted_seconds:.3g} ms)"
     )
 
 
@@ -254,8 +264,7 @@ def _op_times(
         low = prices.low[node.index] if node.index in low_nodes else None
         predicted32[node.op] += float32
         predicted16[node.op] += float32 if low is None else low
-    nodes_alone = sum(predicted16.values()) + plan.call_seconds + prices.executor
-    predicted16[ADDED_CASTS] = max(plan.seconds_after - nodes_alone, 0.0)
+    predicted16[ADDED_CASTS] = sum(row.cast_seconds for row in plan.decisions)
     op_of = {node.name: node.op for node in draft.view.nodes}
     measured32, measured16 = _by_op(before, op_of), _by_op(after, op_of)
     counts = Counter(op_of.values())
@@ -312,11 +321,11 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
         held[content.device or f"/device:{computing}:0"] += content.size_bytes
     for device, size in held.items():
         device_type = device_type_of(device)
-        peak = trial.peak_bytes if device_type == computing else 0
-        if size + peak > most_bytes(device_type):
+        added = trial.added_bytes if device_type == computing else 0
+        if size + added > most_bytes(device_type):
             raise NotRunnableError(
                 f"a copy of its variables takes {size >> 20} MiB of {device_type} "
-                f"memory, and running it {peak >> 20} MiB"
+                f"memory, and running it {added >> 20} MiB more"
             )
     return boxes
 
@@ -351,7 +360,9 @@ def _compared(sandboxes: Mapping[str, Sandbox], seconds: float) -> Verdict:
 
         before, after = (functools.partial(step, name) for name in (BEFORE, AFTER))
         with contextlib.suppress(tf.errors.DeadlineExceededError):
-            for _ in range(_WARM_UPS):
+            # The first steps choose kernels: that they are long says nothing.
+            before(), after()
+            for _ in range(_WARM_UPS - 1):
                 if before() + after() > _WARM_UP_SECONDS:
                     break
             alternate(before, after, is_over)

@@ -29,7 +29,7 @@ from tf_amp.config.amp_config import (
     SWITCH,
     AmpConfig,
 )
-from tf_amp.errors import AmpError, ScriptMissingError, show_from
+from tf_amp.errors import AmpError, ScriptMissingError, guess_path, show_from
 from tf_amp.runtime import autostart
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -130,7 +130,7 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
     path = pathlib.Path(script)
     if not path.exists():
         raise ScriptMissingError(
-            f"can't open file {str(path.resolve())!r}: no such file"
+            f"can't open file {str(path.resolve())!r}: no such file{guess_path(path)}"
         )
     if path.is_dir() and not (path / "__main__.py").exists():
         raise ScriptMissingError(f"{script} is a folder without a __main__.py to run")

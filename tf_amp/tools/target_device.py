@@ -14,9 +14,8 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
 from grappler_pass.graph import type_slots
 from grappler_pass.pipeline import Settings
-from tf_amp._tensorflow_private import graphs as private
 from tf_amp.compare import known_kernels as known
-from tf_amp.config import devices
+from tf_amp.config import devices, scope_registry
 from tf_amp.config.amp_config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.rewriting import graph_settings
@@ -70,29 +69,29 @@ class Target:
 
     def optimized(self, graph_def: GraphDef, fetched: tuple[str, ...]) -> GraphDef:
         """Return the graph as TensorFlow would leave it for this device."""
-        architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
-        is_gpu = self.profile.kind == "gpu"
-        cluster = private.cluster_of(architecture) if is_gpu else None
-        if cluster is None:
-            return self.placed(grappler_preview.optimized_graph(graph_def, fetched))
-        on_gpu = grappler_preview.on_device(graph_def, "GPU")
-        request, options = grappler_preview.request_for(on_gpu, fetched)
-        # Prices do not depend on layouts, and it would warn of every absent kernel.
-        rewrites = options.graph_options.rewrite_options
-        rewrites.layout_optimizer = rewrites.OFF
-        rewritten = grappler_preview.run_grappler(request, options, cluster)
-        return self.placed(graph_def if rewritten is None else rewritten)
+        shipped = _ARCHITECTURES.get(self.profile.name, _NEWEST)
+        architecture = self.profile.data.get("capability", shipped)
+        for_gpu = architecture if self.profile.kind == "gpu" else None
+        return self.placed(
+            grappler_preview.optimized_graph(graph_def, fetched, for_gpu)
+        )
 
 
-def target_of(device_profile: str, low_dtype: str | None = None) -> Target:
+def target_of(device_profile: str | None, low_dtype: str | None = None) -> Target:
     """Return the target that the name or path of a profile stands for.
 
-    Its 16-bit type is what suits the device by default. ConfigError names those there
-    are.
+    None stands for what programs are planned for here: the GPU, or the CPU where there
+    is none, unless the settings name another. Its 16-bit type is what suits the device
+    by default. ConfigError names those there are.
     """
     chosen = checked_dtype(low_dtype) if low_dtype is not None else None
+    if device_profile is None:
+        kind = devices.device_of_type("GPU").device_type
+        here = devices.choose(scope_registry.base_config(), kind)
+        return Target(dict(here.profiles)[kind], chosen or here.low_dtype)
     try:
         profile = DeviceProfile.load(device_profile)
     except ProfileError as error:
         raise ConfigError(f"device_profile: {error}") from error
+    profile = profile.with_tensor_float_32(devices.uses_tensor_float_32())
     return Target(profile, chosen or devices.profile_dtype(profile))

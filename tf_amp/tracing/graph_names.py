@@ -39,12 +39,14 @@ _KERAS_METHODS = {
     "predict": "`predict`",
     "predict_on_batch": "`predict_on_batch`",
 }
+# Of `evaluate` within `fit`.
+_VALIDATION = "validation step of `fit`"
 # A lambda, a callable object, and what is made by `functools.partial`.
 _UNNAMED = frozenset({"<lambda>", "function"})
 _KERAS = re.compile(r"/(tf_)?keras/src/")
 _LIBRARIES = re.compile(r"/site-packages/|/tf_amp/|<__autograph|/__autograph_generated")
-# Prompts and notebooks.
-_TYPED_IN = re.compile(r"^<|/ipykernel_")
+# A notebook has a file for each cell, whose name says nothing.
+_CELLS, _CELL = re.compile(r"/ipykernel_"), "<cell>"
 # Those of the arguments are made before the function is called.
 _OPS_SEARCHED = 100
 
@@ -115,9 +117,15 @@ def _readable(
     if _OF_KERAS.fullmatch(name):
         # The innermost method of a model that is under way.
         for frames in stacks:
-            for frame in frames[::-1]:
-                if frame.name in _KERAS_METHODS and _KERAS.search(frame.filename):
-                    return _KERAS_METHODS[frame.name]
+            methods = [
+                frame.name
+                for frame in frames
+                if frame.name in _KERAS_METHODS and _KERAS.search(frame.filename)
+            ]
+            if methods[-1:] == ["evaluate"] and "fit" in methods:
+                return _VALIDATION
+            if methods:
+                return _KERAS_METHODS[methods[-1]]
         return name
     if name not in _UNNAMED:
         return name
@@ -128,9 +136,9 @@ def _line_of(what: str, frames: Iterable[ProgramLine]) -> str:
     place = next((f for f in frames if not _LIBRARIES.search(f.filename)), None)
     if place is None:
         return ""
-    if _TYPED_IN.search(place.filename):
-        return f"{what} line {place.lineno}"
-    return f"{what} {os.path.basename(place.filename)}:{place.lineno}"
+    is_cell = _CELLS.search(place.filename)
+    file = _CELL if is_cell else os.path.basename(place.filename)
+    return f"{what} {file}:{place.lineno}"
 
 
 _NUMBER = "_tf_amp_number"

@@ -31,16 +31,30 @@ LOWER = "_lower_using_switch_merge"
 _SPECIALIZED = "_specialized_for_"
 
 
-def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
-    """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
-    # Only placed nodes are fused. Where there are several devices the placement is
-    # TensorFlow's secret, so the nodes stay as they are.
-    is_cpu_alone = len(devices.present_devices()) == 1
-    placed = on_device(graph_def, "CPU") if is_cpu_alone else graph_def
+def optimized_here(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    """Return the graph as Grappler leaves it here, on a GPU where there is one."""
+    capability = devices.device_of_type("GPU").capability
+    architecture = "{}.{}".format(*capability) if capability else None
+    return optimized_graph(graph_def, kept, architecture)
+
+
+def optimized_graph(
+    graph_def: GraphDef, kept: tuple[str, ...], architecture: str | None = None
+) -> GraphDef:
+    """Return the graph as Grappler's own optimizers leave it, `kept` nodes included.
+
+    Only placed nodes are fused: they are on a CPU, or on a GPU of an `architecture`,
+    which need not be present. What is for a GPU is returned with blank devices.
+    """
+    placed = on_device(graph_def, "GPU" if architecture else "CPU")
     request, options = request_for(placed, kept)
-    cluster = private.cluster_of() if is_cpu_alone else None
-    optimized = run_grappler(request, options, cluster)
-    return graph_def if optimized is None else optimized
+    if architecture:
+        # Prices do not depend on layouts, and it would warn of every absent kernel.
+        rewrites = options.graph_options.rewrite_options
+        rewrites.layout_optimizer = rewrites.OFF
+    optimized = run_grappler(request, options, private.cluster_of(architecture))
+    result = graph_def if optimized is None else optimized
+    return without_devices(result) if architecture else result
 
 
 def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:

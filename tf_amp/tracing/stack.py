@@ -135,6 +135,7 @@ def layers() -> tuple[Layer, ...]:
 
 
 _leaves_graphs_alone = ContextVar("tf_amp_leaves_graphs_alone", default=False)
+_forbids_compiling = ContextVar("tf_amp_forbids_compiling", default=False)
 _takes_all = ContextVar("tf_amp_takes_all", default=False)
 
 
@@ -146,6 +147,16 @@ def leaves_graphs_alone() -> bool:
 def leaving_graphs_alone() -> AbstractContextManager[None]:
     """Pass graphs through that this thread optimizes."""
     return holding(_leaves_graphs_alone, True)
+
+
+def forbids_compiling() -> bool:
+    """Return whether a model runs of which the program says `jit_compile=False`."""
+    return _forbids_compiling.get()
+
+
+def forbidding_compiling(forbids: bool) -> AbstractContextManager[None]:
+    """Let XLA compile nothing of what is called inside, if that is forbidden."""
+    return holding(_forbids_compiling, forbids or forbids_compiling())
 
 
 def takes_all() -> bool:

@@ -208,6 +208,8 @@ def _by_scope(
     known: Mapping[str, str | None], otherwise: str | None
 ) -> Callable[[str], str | None]:
     """Return what is known of a node, else of most nodes in its name scope."""
+    if {*known.values()} <= {otherwise}:
+        return lambda name: otherwise
     scopes: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
     for name, value in known.items():
         for scope in _scopes(name):
@@ -256,8 +258,12 @@ def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
 
 
 def variable_names(view: Graph) -> Mapping[str, str]:
-    """Return what the program calls its variables, by name of the handle's node."""
+    """Return what the program calls its variables, by name of the handle's node.
+
+    Variables of Keras have their path, which TensorFlow's name may differ from.
+    """
     found: dict[str, str] = {}
+    paths = tracing.keras_paths()
     for node in view.nodes:
         if node.op != "_Arg":
             continue
@@ -270,8 +276,11 @@ def variable_names(view: Graph) -> Mapping[str, str]:
         # What reads the handle, in branches too.
         _, *others = (view.nodes[index] for index in reached([node.index], readers))
         users = (each for each in others if each.op not in FORWARDING_OPS)
-        if name := next(filter(None, (_variable_of(u.proto) for u in users)), ""):
-            found[node.name] = name
+        read = (_variable_of(each.proto) for each in users)
+        variable = next((each for each in read if each is not None), None)
+        if variable is not None:
+            name = str(variable.name).partition(":")[0]
+            found[node.name] = paths.get(id(variable), name)
     return found
 
 
@@ -314,13 +323,12 @@ def values_of_session(session: Any) -> Values:
     return value_of
 
 
-def _variable_of(reader: Any) -> str:
-    """Return the name of the variable whose handle a traced operation takes first."""
+def _variable_of(reader: Any) -> Any:
+    """Return the variable whose handle a traced operation takes first, or None."""
     op = traced_op(reader)
     handle = tracing.captured_from(op.inputs[0]) if op and op.inputs else None
     if op is None or not hasattr(handle, "numpy"):
-        return ""
+        return None
     graphs = tracing.outwards(op.graph)
     variables = (v for graph in graphs for v in getattr(graph, "variables", ()))
-    found = next((v for v in variables if v.handle is handle), None)
-    return "" if found is None else str(found.name).partition(":")[0]
+    return next((v for v in variables if v.handle is handle), None)

@@ -139,8 +139,10 @@ def finite_value(target: Any, value: Any) -> Any:
     # Of a gradient that is given, a part may be written.
     like = [value, tf.TensorSpec(shape_of(target))] if alike else []
     inputs = (i for each in outwards(graph) for i in getattr(each, "inputs", ()))
-    may_be_given = any(is_scalable(i) and _is_shaped_as_one_of(like, i) for i in inputs)
-    if not may_be_given and not _has_calls_around(graph, states):
+    # First what is soon known: a graph has as many inputs as variables.
+    if not _has_calls_around(graph, states) and not any(
+        is_scalable(i) and _is_shaped_as_one_of(like, i) for i in inputs
+    ):
         return None
     earlier = flags_of_reads(value)
     found = finite_flags.ancestry_of([value], numbers_only=True)

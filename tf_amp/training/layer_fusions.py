@@ -57,10 +57,11 @@ _STRATEGIES = (
 def is_wanted(rule: str) -> bool:
     """Return whether the settings here have a rule, and nothing speaks against it.
 
-    XLA fuses by itself; of other strategies, variables are not looked at.
+    At O0 graphs stay as the program has them. XLA fuses by itself; of other strategies,
+    variables are not looked at.
     """
     config = current_config()
-    if config is None or rule not in config.fuse:
+    if config is None or not config.rewrites or rule not in config.fuse:
         return False
     strategy = tf.distribute.get_strategy()
     is_known = not tf.distribute.has_strategy() or isinstance(strategy, _STRATEGIES)

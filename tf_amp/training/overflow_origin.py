@@ -108,12 +108,12 @@ def outcome_of(running: bytes, counts: tuple[int, int], is_gradient: bool) -> st
         return f"this step was skipped, the {ordinal(overflows)} {since}"
     if not tries_again(nodes):
         return (
-            "the gradients are handed on as they are; an optimizer that applies them "
+            "the gradients are returned unchanged; an optimizer that applies them "
             "skips its step"
         )
     if is_gradient:
         return "the gradients were taken again without the loss scale"
-    return "the gradients are used as they are, since no loss scale helps"
+    return "the gradients are used unchanged, since no loss scale helps"
 
 
 def warn_of_overflow(scale: float) -> None:

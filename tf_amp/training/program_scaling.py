@@ -75,8 +75,7 @@ def is_scaled_by_user(targets: Iterable[Any]) -> bool:
         is_scaled = any(map(_has_note, around)) and descends_from(targets, _has_note)
     if is_scaled:
         Code.SCALED_ALREADY.warn_once(
-            "Losses are scaled by an optimizer of the program: their scaling is left "
-            "to it."
+            "An optimizer of the program scales the losses, so tf-amp does not."
         )
     return is_scaled
 

@@ -59,7 +59,7 @@ class LossScaleState(Display):
 def loss_scale_state(
     loss_scale: LossScale | None = None, session: Any = None
 ) -> LossScaleState:
-    """Return the state of loss scaling as it is now.
+    """Return the present state of loss scaling.
 
     Args:
       loss_scale: which one; by default the one that gradients were scaled by

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from grappler_pass.costs import (
     DeviceKey,
     DeviceProfile,
+    GpuKey,
     ProfileError,
     calibrated_path,
     calibrated_profile,
     keep_profile,
-    nearest_to_cpu,
-    nearest_to_gpu,
+    nearest_to,
     profile_for,
 )
 
@@ -67,7 +67,8 @@ def test_a_shipped_profile_loads_and_tells_where_it_comes_from(name):
     assert {"date", "device", "how"} <= set(profile.provenance)
     assert profile.device is None
     if profile.kind == "gpu":
-        assert "published rates, not measured" in profile.provenance["how"]
+        how = "measured on an H100" if name[:2] == "h1" else "rates"
+        assert how in profile.provenance["how"]
         assert profile.provenance["sources"]
         assert not profile.grids
 
@@ -154,12 +155,13 @@ def test_a_profile_that_extends_another_takes_what_it_lacks():
         (INTEL, "avx512f avx512_bf16 amx_bf16", True, "cpu-amx-bf16"),
         ("A CPU", "avx512f avx512_bf16 amx_bf16", True, "cpu-amx-bf16"),
         ("A CPU", "avx512f avx512_bf16 amx_bf16", False, "cpu-generic"),
+        ("aarch64", "asimd bf16 sve", True, "cpu-generic"),
         ("A CPU", "", False, "cpu-generic"),
     ],
 )
 def test_a_cpu_is_chosen_by_maker_flags_and_onednn(model, flags, onednn, expected):
     key = DeviceKey(model, frozenset(flags.split()), 2, onednn)
-    assert nearest_to_cpu(key) == expected
+    assert nearest_to(key) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,10 +187,11 @@ def test_products_of_whole_layers_gain_where_the_units_do(name, is_faster):
         ("NVIDIA H100 80GB HBM3", (9, 0), "h100"),
         ("NVIDIA H200", (9, 0), "h200"),
         ("NVIDIA B200", (10, 0), "h100"),
+        ("A GPU", None, "cpu-generic"),
     ],
 )
 def test_a_gpu_is_chosen_by_its_capability(gpu, capability, expected):
-    assert nearest_to_gpu(gpu, capability) == expected
+    assert nearest_to(GpuKey(gpu, capability)) == expected
 
 
 VERSIONS = st.tuples(st.integers(0, 20), st.integers(0, 9))
@@ -196,8 +199,30 @@ VERSIONS = st.tuples(st.integers(0, 20), st.integers(0, 9))
 
 @given(st.text(), st.frozensets(st.text()), st.booleans(), VERSIONS)
 def test_whatever_the_device_there_is_a_profile(name, flags, onednn, capability):
-    assert nearest_to_cpu(DeviceKey(name, flags, 2, onednn)) in SHIPPED
-    assert nearest_to_gpu(name, capability) in SHIPPED
+    assert nearest_to(DeviceKey(name, flags, 2, onednn)) in SHIPPED
+    assert nearest_to(GpuKey(name, capability)) in SHIPPED
+
+
+@pytest.mark.parametrize(
+    ("key", "is_unknown"),
+    [
+        (DeviceKey("aarch64", frozenset({"asimd", "bf16"}), 2, onednn=True), True),
+        (DeviceKey("Some CPU", frozenset(), 2, onednn=True), True),
+        (DeviceKey("Some CPU", frozenset({"avx2"}), 2, onednn=True), False),
+        (GpuKey("A GPU", None), True),
+        (GpuKey("NVIDIA L4", (8, 9)), False),
+    ],
+)
+def test_the_profile_of_what_nothing_like_was_measured_says_so(
+    tmp_path, key, is_unknown
+):
+    note = profile_for(None, key, tmp_path).note
+    assert (
+        "has not been measured" in note and "tf-amp calibrate" in note
+    ) == is_unknown
+    own = DeviceProfile.from_json(data(device=str(key)))
+    keep_profile(own, calibrated_path(tmp_path, key))
+    assert profile_for(None, key, tmp_path).note == ""
 
 
 def test_a_measured_profile_wins_on_the_device_it_was_measured_on(tmp_path):
@@ -205,29 +230,37 @@ def test_a_measured_profile_wins_on_the_device_it_was_measured_on(tmp_path):
     keep_profile(profile, calibrated_path(tmp_path, KEY))
     assert profile_for(None, KEY, tmp_path) == profile
     assert profile_for("t4", KEY, tmp_path).name == "t4"
-    assert profile_for(None, KEY, tmp_path, "Tesla T4", (7, 5)).name == "t4"
     # What was measured on the CPU says nothing of a GPU, known or not.
-    unknown = profile_for(None, KEY, tmp_path, "A GPU", None)
-    assert unknown.name == "cpu-avx512-bf16"
+    for gpu in (GpuKey("Tesla T4", (7, 5)), GpuKey("A GPU", None)):
+        assert profile_for(None, gpu, tmp_path).name == nearest_to(gpu)
     assert profile_for(None, KEY, None).name == "cpu-avx512-bf16"
 
 
+GPU = GpuKey("NVIDIA L4", (8, 9), "580.1", tf32=True)
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("key", "change"),
     [
-        {"model": "Other CPU"},
-        {"flags": frozenset({"avx2"})},
-        {"threads": 2},
-        {"onednn": False},
-        {"float32_products": "bf16"},
+        (KEY, {"model": "Other CPU"}),
+        (KEY, {"flags": frozenset({"avx2"})}),
+        (KEY, {"threads": 2}),
+        (KEY, {"onednn": False}),
+        (KEY, {"float32_products": "bf16"}),
+        (GPU, {"model": "NVIDIA T4"}),
+        (GPU, {"capability": (9, 0)}),
+        (GPU, {"driver": "570.1"}),
+        (GPU, {"tf32": False}),
     ],
 )
-def test_a_measured_profile_serves_its_own_device_and_no_other(tmp_path, change):
-    other = KEY._replace(**change)
-    keep_profile(DeviceProfile.from_json(data()), calibrated_path(tmp_path, KEY))
+def test_a_measured_profile_serves_its_own_device_and_no_other(tmp_path, key, change):
+    other = key._replace(**change)
+    own = DeviceProfile.from_json(data(device=str(key)))
+    keep_profile(own, calibrated_path(tmp_path, key))
+    assert calibrated_profile(tmp_path, key) == own
     assert calibrated_profile(tmp_path, other) is None
     # Nor is one believed that was moved from another device.
-    keep_profile(DeviceProfile.from_json(data()), calibrated_path(tmp_path, other))
+    keep_profile(own, calibrated_path(tmp_path, other))
     assert calibrated_profile(tmp_path, other) is None
     own = DeviceProfile.from_json(data(device=str(other)))
     keep_profile(own, calibrated_path(tmp_path, other))

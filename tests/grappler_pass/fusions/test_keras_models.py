@@ -81,6 +81,39 @@ def normalized(shape: tuple[int, ...], fusions: int, *options: dict) -> Model:
     return Model("layer_norms", shape, norms, 5e-6, fusions)
 
 
+class Attention(keras.Layer):
+    """Rows look at each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Without dropout Keras writes one Einsum.
+        self.inner = layers.MultiHeadAttention(4, 16, dropout=0.1)
+
+    def call(self, rows: tf.Tensor) -> tf.Tensor:
+        return self.inner(rows, rows)
+
+
+class Transposed(keras.Layer):
+    """Multiplies images by one and transposes, whichever is read how."""
+
+    def __init__(self, *, transpose_a: bool, transpose_b: bool) -> None:
+        super().__init__()
+        self.how = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.image = self.add_weight(shape=(1, *shape[1:]), initializer="normal")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        product = tf.matmul(x, self.image, **self.how)
+        # TensorFlow folds the transpose into a product that follows it.
+        return tf.tanh(tf.transpose(product, (0, 1, 3, 2)))
+
+
+def transposed() -> Sequence[keras.Layer]:
+    each = (False, True)
+    return [Transposed(transpose_a=a, transpose_b=b) for a in each for b in each]
+
+
 MODELS = {
     "channels": Model("channel_scales", (32, 32, 3), convolutions, 2e-6, 2),
     "relu": activated("relu"),
@@ -92,6 +125,10 @@ MODELS = {
     "others": normalized(
         (8, 8, 256), 0, {"axis": (2, 3)}, {"center": False}, {"scale": False}
     ),
+    "attention": Model(
+        "transposed_products", (128, 64), lambda: [Attention()], 2e-6, 2
+    ),
+    "transposed": Model("transposed_products", (3, 64, 64), transposed, 2e-6, 8),
     "biases": Model(
         "batch_statistics,normalized_biases",
         (16, 16, 3),
@@ -167,7 +204,7 @@ def fusions_of(tolerance: float, *made: keras.Layer) -> collections.Counter[str]
 def test_a_gelu_and_the_normalizations_around_it_are_all_fused() -> None:
     norms = layers.LayerNormalization(), layers.LayerNormalization()
     found = fusions_of(1e-5, norms[0], layers.Dense(512, "gelu"), norms[1])
-    assert found == {"flat_activations": 1, "layer_norms": 2}
+    assert found == {"flat_activations": 2, "layer_norms": 2}
 
 
 @pytest.mark.skipif(not hasattr(layers, "RMSNormalization"), reason="Keras has none")

@@ -146,7 +146,9 @@ def test_a_denied_part_of_a_fused_node_is_named_and_taints_what_it_feeds() -> No
     colored = color(FUSED, fetch="fetch", lists=lists)
     assert colored.colors("first fused after last") == "L F F L"
     assert colored.cause("fused") is Cause.DENY
-    assert colored.detail("fused") == "as Relu in it: put there by the user"
+    assert colored.detail("fused") == (
+        "it counts as the Relu in it, and you have put it there"
+    )
     assert colored.cause("after") is Cause.DENY_TAINT
     assert color(FUSED, fetch="fetch").colors("first fused after last") == "L L L L"
 
@@ -158,7 +160,7 @@ def test_a_part_that_was_taken_off_its_list_is_named() -> None:
     assert colored.colors("first fused last") == "F F F"
     assert (colored.cause("fused"), colored.detail("fused")) == (
         Cause.NOT_LISTED,
-        "as MatMul in it",
+        "it counts as the MatMul in it",
     )
 
 

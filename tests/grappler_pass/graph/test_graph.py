@@ -92,7 +92,7 @@ def test_readers_are_listed_by_port_and_control_readers_separately() -> None:
         ("a = Relu(missing)", "'missing' of node 'a' names no node"),
         ("a = NoOp(^missing)", "names no node"),
         ("a = NoOp\na = NoOp", "two nodes are called 'a'"),
-        ("a = Relu(b)\nb = Relu(a)", "cycle that has no NextIteration"),
+        ("a = Relu(b)\nb = Relu(a)", "cycle, or after one, that has no NextIteration"),
     ],
 )
 def test_what_is_no_graph_is_named(text: str, message: str) -> None:

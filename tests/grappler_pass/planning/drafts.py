@@ -9,7 +9,8 @@ from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import draft_graph
-from grappler_pass.planning.coloring import Problem, problem_from_prices
+from grappler_pass.planning.coloring import problem_from_prices
+from grappler_pass.planning.cut import Problem
 from grappler_pass.planning.draft import Draft
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from grappler_pass.planning.coloring import (
+from grappler_pass.planning.cut import (
     FLOAT32_SIDE,
     CastTerm,
     Problem,

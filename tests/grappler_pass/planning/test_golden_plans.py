@@ -92,10 +92,15 @@ def test_nothing_is_in_bfloat16_where_products_do_not_gain(profile: str) -> None
     assert low_at_o1(profile, "bfloat16") == 0
 
 
-@pytest.mark.parametrize("profile", ["v100", "t4", "a100", "h100", "h200"])
-def test_a_third_of_the_programs_gains_where_tensor_cores_are(profile: str) -> None:
+# An H100 takes nearly as long for elementwise ops in bfloat16 as in float32, and its
+# products in float32 are rounded to TensorFloat-32.
+@pytest.mark.parametrize(
+    ("profile", "share"),
+    [("v100", 1 / 3), ("t4", 1 / 3), ("a100", 1 / 3), ("h100", 0.1), ("h200", 0.1)],
+)
+def test_programs_gain_where_tensor_cores_are(profile: str, share: float) -> None:
     dtype = own_key(SMALL, profile).dtype
-    assert low_at_o1(profile, dtype) >= len(BY_NAME) / 3
+    assert low_at_o1(profile, dtype) >= share * len(BY_NAME)
 
 
 @small
@@ -117,7 +122,7 @@ def test_what_has_changed_is_shown_with_what_was(
 def test_a_plan_is_shown_in_full(key: Key, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--show", SMALL, key.profile, "--level", "O2"]) == 0
     summary, header, *rows = capsys.readouterr().out.splitlines()
-    assert f"to {key.dtype} (O2, {key.profile})" in summary
+    assert f"is in {key.dtype}. " in summary and f" on {key.profile} " in summary
     assert header.startswith("type attribute") and len(rows) > 20
 
 

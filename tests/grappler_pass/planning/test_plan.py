@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from rich.console import Console
 
+from grappler_pass.eligibility.reasons import KEPT_FOR, LOW
 from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.plan import Cause, Decision, Fusion, Plan, Reason
+from tests.golden_lines import Key, draft_of
 from tests.processes import ROOT
+from tf_amp.report.plans import tables_of
 
 names = st.text(min_size=1, max_size=12)
 seconds = st.floats(0, 1e3, allow_nan=False)
@@ -28,7 +31,7 @@ decisions = st.builds(
     source=names,
     **dict.fromkeys(("seconds_float32", "cast_seconds", "error"), seconds),
 )
-_COUNTED = "casts casts_removed peak_bytes_before peak_bytes_after weight_bytes_after"
+_COUNTED = "casts casts_removed peak_bytes_before peak_bytes_after recomputed"
 plans = st.builds(
     Plan,
     decisions=st.lists(decisions, max_size=5).map(tuple),
@@ -98,6 +101,11 @@ def test_rows_are_filtered_by_op_and_reason() -> None:
 def test_the_printed_table_reads_like_this() -> None:
     lines = str(PLAN.top(2)).splitlines()
     assert lines[0] == (
+        "step: 45% of the time is in bfloat16. A step is expected to take 11 ms on "
+        "cpu-avx512-bf16 instead of 17 ms (1.55x). Why float32: 45% gains nothing in "
+        "16 bits, 9% needs its accuracy."
+    )
+    assert PLAN.details() == (
         "step: 2 of 4 float type attributes to bfloat16 (O1, cpu-avx512-bf16), 3 casts "
         "added, 1 removed; predicted step 17 -> 11 ms (1.55x); kept: deny 1, cost 1"
     )
@@ -109,15 +117,48 @@ def test_the_printed_table_reads_like_this() -> None:
     assert lines[2].endswith("16 bits are faster here, casts included")
 
 
-def test_a_terminal_of_80_columns_shows_every_name_whole() -> None:
-    name = "model/block_with_a_long_name" * 5
-    row = Decision(TypeSlot(name, "T", 0), "MatMul", "float32", Reason(Cause.COST))
+def printed(plan: Plan, count: int | None = None) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=80).print(Plan((row,), "bfloat16"))
-    lines = out.getvalue().splitlines()
+    Console(file=out, width=80).print(tables_of(plan, count))
+    return out.getvalue().splitlines()
+
+
+def test_a_terminal_of_80_columns_folds_names_at_slashes() -> None:
+    name = "/".join(["model", *["block_with_a_long_name"] * 5, "MatMul"])
+    call = TypeSlot(f"StatefulPartitionedCall/{name}", "T", 0)
+    row = Decision(call, "MatMul", "float32", Reason(Cause.COST))
+    lines = printed(Plan((row,), "bfloat16"))
     assert max(map(len, lines)) <= 80
-    first_column = "".join(line[1:24].strip() for line in lines)
-    assert f"{name}.T" in first_column
+    folded = [line.strip() for line in lines[lines.index("") :] if "_name/" in line]
+    assert len(folded) > 1 and all(line.endswith("_name/") for line in folded)
+    assert f"MatMul ? {name}" in "".join(line.strip() for line in lines)
+
+
+def test_a_terminal_has_fusions_first_and_operations_by_their_reasons() -> None:
+    small = row("small", Cause.SUM, 1e-5, None)
+    fusion = Fusion("layer_norms", "mean", 1e-3, Reason(Cause.FUSED, "one kernel"))
+    plan = dataclasses.replace(
+        PLAN, decisions=(*PLAN.decisions, small), fusions=(fusion,)
+    )
+    assert [" ".join(line.split()) for line in printed(plan, 3)[3:]] == [
+        "",
+        "fusion times saves ms reason",
+        "layer_norms 1 1 certainly faster, in float32 as well: one kernel",
+        "",
+        "f32 ms 16-bit ms cast ms type, reason, operations",
+        "11 5 0 bfloat16, 2 operations: 16 bits are faster here,",
+        "casts included",
+        "9 4 0 MatMul ?x64 matmul2",
+        "2 1 0 MatMul ?x64 matmul1",
+        "5 6 - float32, 1 operation: it could be in 16 bits, but",
+        "float32 is at least as fast, casts included",
+        "5 6 - MatMul ?x64 matmul3",
+        "1 - - float32, 1 operation such as Exp: this operation",
+        "needs float32",
+        "0.01 - - 1 operation for other reasons",
+        "",
+        "3 of 5 operations are listed; --top N lists more, --top 0 all.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -127,20 +168,24 @@ def test_a_terminal_of_80_columns_shows_every_name_whole() -> None:
             Cause.NEIGHBORS,
             9e-4,
             "in 16 bits because its neighbors are (float32 here alone would take 0.9 "
-            "ms more, casts included): a list",
+            "ms more, casts included). It is on a list",
         ),
         (Cause.CASTS, 0.0, "(16 bits here alone would take as long, casts included)"),
         (Cause.CASTS, -1e-15, "(16 bits here alone would take as long,"),
         (Cause.MEMORY, -1e-6, "(float32 here alone would take 0.001 ms less, casts"),
-        (Cause.GAIN, 9e-4, "16 bits are faster here, casts included: a list"),
-        (Cause.NEIGHBORS, None, "in 16 bits because its neighbors are: a list"),
+        (Cause.GAIN, 9e-4, "16 bits are faster here, casts included. It is on a list"),
+        (
+            Cause.NEIGHBORS,
+            None,
+            "in 16 bits because its neighbors are. It is on a list",
+        ),
     ],
 )
 def test_a_reason_is_shown_with_the_figure_that_decided(
     cause: Cause, other: float | None, text: str
 ) -> None:
     decided = dataclasses.replace(
-        PLAN.decisions[0], reason=Reason(cause, "a list"), other_seconds=other
+        PLAN.decisions[0], reason=Reason(cause, "It is on a list"), other_seconds=other
     )
     assert text in decided.why
     assert decided.why in str(dataclasses.replace(PLAN, decisions=(decided,)))
@@ -154,9 +199,11 @@ def test_the_summary_tells_of_memory_and_of_errors_where_they_are_known() -> Non
         gain_error=1e-3,
         peak_bytes_before=8 * 2**20,
         peak_bytes_after=5 * 2**20,
+        held_bytes=2 * 2**20,
     )
     assert (
-        "17 -> 11 ms (1.55x, between 1.42x and 1.69x), activations 8 -> 5 MiB; kept"
+        "instead of 17 ms (1.55x, between 1.42x and 1.69x), and 5 MiB of memory "
+        "(2 of it variables and inputs) instead of 8 MiB. Why"
     ) in known.summary()
     assert "between" not in PLAN.summary() and "MiB" not in PLAN.summary()
 
@@ -179,13 +226,33 @@ def test_a_speed_up_is_shown_with_what_it_may_be(
     assert text in plan.summary()
 
 
+def test_a_speed_up_is_that_over_float32_without_what_the_program_was_traced_with():
+    traced = Fusion("optimizer_steps", "adam", 5e-3, Reason(Cause.TRACED))
+    own = Fusion("layer_norms", "mean", 1e-3, Reason(Cause.FUSED))
+    plan = dataclasses.replace(PLAN, traced_fusions=(traced,), fusions=(own,))
+    assert (plan.seconds_float32, plan.seconds_fused) == pytest.approx((22e-3, 16e-3))
+    assert plan.predicted_speedup == pytest.approx(2.0)
+    assert plan.rewrite_speedup == pytest.approx(17 / 11)
+    expected = "11 ms on cpu-avx512-bf16 instead of 22 ms (2.00x; with fusions alone "
+    assert expected + "1.38x)" in plan.summary()
+    stays = dataclasses.replace(plan, decisions=(), fusions=(), seconds_after=17e-3)
+    assert "take 17 ms on cpu-avx512-bf16 instead of 22 ms (1.29x)." in stays.summary()
+
+
 def test_prices_have_sources_and_tables_are_set_apart() -> None:
     decision = dataclasses.replace(PLAN.decisions[0], source="measured", error=0.05)
     fusion = Fusion("layer_norms", "mean", 1e-3, Reason(Cause.FUSED))
     plan = dataclasses.replace(PLAN, decisions=(decision,), fusions=(fusion,))
-    rows, fusions = str(plan).split("\n\n")
+    fusions, rows = str(plan).split("\n\n")
     assert "measured ± 5%" in rows
-    assert rows.endswith("casts included") and fusions.startswith("rewrite ")
+    assert rows.endswith("casts included") and "\nfusion " in fusions
+
+
+def test_a_summary_has_words_for_each_cause() -> None:
+    worded = [cause for causes in KEPT_FOR.values() for cause in causes]
+    of_fusions = {Cause.FUSED, Cause.TRACED, Cause.FUSION_COST, Cause.FUSION_OFF}
+    assert len(worded) == len({*worded})
+    assert {*worded} == {*Cause} - {*LOW} - of_fusions
 
 
 def test_every_reason_is_explained_where_plans_are_described() -> None:
@@ -207,3 +274,16 @@ def test_every_reason_is_explained_where_plans_are_described() -> None:
 def test_a_cause_that_there_is_not_is_refused(reason, words):
     with pytest.raises(ValueError, match=words):
         Plan((), "bfloat16").filter(reason=reason)
+
+
+@pytest.mark.parametrize("profile", ["cpu-generic", "cpu-intel-avx512-bf16"])
+def test_a_plan_that_stays_float32_knows_how_fast_16_bits_would_be(
+    profile: str,
+) -> None:
+    stays = draft_of(Key("accumulation", profile, "bfloat16", "O1")).plan
+    forced = draft_of(Key("accumulation", profile, "bfloat16", "O2")).plan
+    assert stays.is_empty and not forced.is_empty and not forced.fusions
+    assert stays.low_speedup == pytest.approx(forced.rewrite_speedup, rel=0.01)
+    assert stays.low_speedup < 0.9 and stays.predicted_speedup == 1.0
+    products = {row.op for row in stays.decisions if row.is_product}
+    assert products == {"MatMul", "_FusedMatMul"}

@@ -45,7 +45,7 @@ def test_an_added_cast_costs_a_cpu_more_than_its_kernel(
     profile: str, overhead: float
 ) -> None:
     draft = planned(SMALL_LAYERS, profile, "float16")
-    model = draft.settings.models["CPU"]
+    model = draft.settings.models["CPU"].of_device
     kernel = model.cast_price(64 * 64, "float32", "float16").seconds
     assert down(draft, "w2") == pytest.approx(kernel + overhead)
 
@@ -223,3 +223,26 @@ def test_a_tie_favors_what_writes_16_bits_alone() -> None:
     first, last = (variables[slots_of[index[n]][0]] for n in ("first", "last"))
     assert favored[first] < plain.low_seconds[first]
     assert favored[last] == plain.low_seconds[last]
+
+
+BROADCAST = """
+x = Placeholder shape=[32,16,16,64]
+largest = Placeholder shape=[{sizes}]
+scaled = Mul(x, largest)
+filters = Placeholder shape=[1,1,64,64]
+y = Conv2D(scaled, filters) strides=[1,1,1,1] padding=SAME
+"""
+
+
+WHOLE = "32,16,16,64"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "same"), [("-1,-1,-1,-1", WHOLE), ("32,-1,-1,64", WHOLE), ("-1", "64")]
+)
+def test_an_operand_of_unknown_sizes_is_no_larger_than_the_result(
+    sizes: str, same: str
+) -> None:
+    known = seconds(planned(BROADCAST.format(sizes=same)), "scaled")
+    guessed = seconds(planned(BROADCAST.format(sizes=sizes)), "scaled")
+    assert guessed == pytest.approx(known)

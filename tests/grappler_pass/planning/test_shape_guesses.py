@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grappler_pass.graph.view import Graph, Item
-from grappler_pass.planning.prices import fill_shapes
+from grappler_pass.planning.guessed_shapes import fill_shapes
 from tests.text_graph import graph_from_text
 
 POPPED = """

@@ -10,12 +10,8 @@ import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
 from grappler_pass.graph.view import Graph
-from grappler_pass.planning.coloring import (
-    FLOAT32_SIDE,
-    CastTerm,
-    gain_error,
-    minimum_cut,
-)
+from grappler_pass.planning.coloring import gain_error
+from grappler_pass.planning.cut import FLOAT32_SIDE, CastTerm, minimum_cut
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import CastPrice, Prices
 from tests.grappler_pass.planning.drafts import planned, problem_of

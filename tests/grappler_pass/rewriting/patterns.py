@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from grappler_pass import annotations
 from tests.equivalence import assert_equivalent
 from tests.hand_casts import is_kernel
 from tests.programs import Program
@@ -58,8 +59,9 @@ def rewritten(
       runs: types, control flows and levels together, in place of all of each.
       given: what else the function gets, by what that is called.
       capture: whether the graph is rewritten as TensorFlow leaves it.
-      traced: whether the program is a function, of which all products go low at O2; it
-        is made outside of a graph, and its builder gets no sketch.
+      traced: whether the program is a function, of which all products go low at O2 but
+        those that are marked; it is made outside of a graph, and its builder gets no
+        sketch.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., None]:
@@ -80,7 +82,8 @@ def rewritten(
                 assert {op: found[op] for op in low or {}} == (low or {}), found
                 assert all(found[op] >= n for op, n in (least or {}).items()), found
                 products = [n for n in after.node if traced and is_kernel(n)]
-                assert not [n.name for n in products if n.attr["T"].type == FLOAT32]
+                high = [n for n in products if n.attr["T"].type == FLOAT32]
+                assert not [n.name for n in high if annotations.FLOAT32 not in n.attr]
             for names, expected in (colored or {}).items():
                 assert colors(after, names) == expected, names
             counts = len(casts_down(after)), len(casts_up(after))

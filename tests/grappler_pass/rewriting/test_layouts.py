@@ -38,6 +38,11 @@ class Prices:
         default_factory=lambda: DeviceProfile.load("v100")
     )
 
+    @property
+    def of_device(self) -> Prices:
+        """The same: no start of an op counts."""
+        return self
+
     def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of what is looked at here."""
         if call.op == "Transpose":

@@ -78,7 +78,8 @@ def test_a_loop_whose_values_differ_in_color(s: Sketch):
     return tf.while_loop(lambda i, *_: i < 4, body, start)[1:]
 
 
-@in_pairs(low={"MatMul": 3})
+# The weights' gradient is one product after the loop, which stays float32.
+@in_pairs(low={"MatMul": 2})
 def test_a_loop_with_gradient(s: Sketch):
     w = s.weight(8, 8)
     _, y = tf.while_loop(

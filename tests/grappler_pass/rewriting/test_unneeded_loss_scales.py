@@ -11,6 +11,7 @@ from tensorflow.core.framework.types_pb2 import DT_HALF
 import tf_amp
 from benchmarks.executed import count_executed, count_executed_ops
 from grappler_pass.graph.view import Item
+from grappler_pass.rewriting import loss_scales
 from grappler_pass.rewriting.loss_scales import without_loss_scales
 from tests.mirrored_programs import sections_of
 from tests.soundness import assert_valid
@@ -307,6 +308,27 @@ def test_a_scale_becomes_1_a_flag_true_and_the_rest_waits_as_before():
     assert nodes["tf_amp_finite/0"] == ["^unscaled"]
     assert nodes["scale/one"] == ["^read"]
     assert not any("scale_update" in name for name in nodes)
+
+
+def test_what_waits_for_an_update_is_sought_once_however_many_nodes_wait(monkeypatch):
+    asked = []
+    texts_of = loss_scales.texts_of
+    monkeypatch.setattr(
+        loss_scales, "texts_of", lambda node: (asked.append(node), texts_of(node))[1]
+    )
+
+    def work(count):
+        """Return how often inputs are looked at for so long an update, and readers."""
+        update = "tf_amp_scale_update"
+        steps = [f"{update}/{i} = NoOp(^{update}/{i - 1})" for i in range(1, count)]
+        steps = [f"{update}/0 = NoOp(^{update}/out)", *steps]
+        waiting = [f"n{i} = Neg(seed, ^{update}/{count - 1})" for i in range(count)]
+        asked.clear()
+        given = graph_from_text("\n".join([GRAPH, *steps, *waiting]))
+        assert without_loss_scales(given, Item(fetch=("out",))) is not None
+        return len(asked)
+
+    assert work(80) < 5 * work(20)
 
 
 @pytest.mark.parametrize(

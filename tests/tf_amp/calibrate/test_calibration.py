@@ -20,12 +20,12 @@ from grappler_pass.costs import (
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
 from tf_amp.calibrate import profile as profiling
+from tf_amp.calibrate import readings
 from tf_amp.calibrate.cases import COARSE, Case, Sizes, all_cases, points_of
-from tf_amp.calibrate.profile import Reading, Turns, classes_from, medians_of
+from tf_amp.calibrate.profile import classes_from, roofline_from
+from tf_amp.calibrate.readings import Reading, Turns, medians_of
 from tf_amp.commands import calibrate as calibrating
-from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.devices import Device
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.run import progress
 
@@ -103,7 +103,7 @@ def test_a_point_that_is_measured_again_counts_by_the_median():
     found = {}
     # A busy machine may hide it now and then.
     while len(found.get(("Tanh", "float32", point), ())) < 3:
-        profiling.measure_into(found, case, point, ("float32",), Turns(0.0, least=3))
+        readings.measure_into(found, case, point, ("float32",), Turns(0.0, least=3))
     ((place, seconds),) = found.items()
     assert place == ("Tanh", "float32", point)
     assert len(seconds) == 3
@@ -123,7 +123,7 @@ class Clock:
         self.now += 4.0
         return 1e-4
 
-    def measure(self, found, case, point, dtypes, turns):
+    def measure(self, found, case, point, dtypes, turns, place):
         self.now += turns.seconds * (20.0 if case.op_class == "matmul" else 5.0)
         for dtype in dtypes:
             found.setdefault((case.op_class, dtype, point), []).append(1e-6)
@@ -143,24 +143,11 @@ def test_a_time_that_is_none_ends_after_what_is_needed(seconds, monkeypatch):
     assert {key[0] for key in measured} == {"matmul", "AddV2"}
 
 
-def test_a_gpu_is_said_not_to_be_measured(tmp_path, monkeypatch, capsys):
-    Clock(monkeypatch)
-    quick = functools.partial(profiling.calibrate, sizes=TINY)
-    monkeypatch.setattr(profiling, "calibrate", quick)
-    found = (Device("CPU", "CPU:0"), Device("GPU", "GPU:0", "Tesla V100", (7, 0)))
-    monkeypatch.setattr(devices, "present_devices", lambda: found)
-    assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
-    assert "Only the CPU is measured" in capsys.readouterr().out
-    monkeypatch.setattr(devices, "present_devices", lambda: found[:1])
-    assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
-    assert "Only the CPU" not in capsys.readouterr().out
-
-
 def test_a_place_for_the_result_is_asked_for_before_it_is_measured(monkeypatch):
     homeless = AmpConfig(cache_dir=None)
     monkeypatch.setattr(AmpConfig, "from_env", lambda: homeless)
     with pytest.raises(ConfigError, match="--out or TF_AMP_CACHE"):
-        calibrating.calibrate_this_cpu(60.0, None)
+        calibrating.calibrate_device("CPU:0", 60.0, None)
 
 
 @pytest.fixture
@@ -178,7 +165,7 @@ def test_what_cannot_be_written_ends_with_1_whatever_older_file_is_there(
     for path in (occupied, long):
         path.write_text("older")
     for path in (occupied / "mine.json", long):
-        assert calibrating.calibrate_this_cpu(0.0, path) == 1
+        assert calibrating.calibrate_device("CPU:0", 0.0, path) == 1
     assert long.read_text() == "older"
 
 
@@ -192,19 +179,19 @@ def test_what_has_changed_is_said_at_the_end(tmp_path, quick, monkeypatch, capsy
     )
     measured = r"threads: kept in .*\n\d+ kinds of operations were measured; "
     so_far = measured + "the profile so far was "
-    assert calibrating.calibrate_this_cpu(0.0, None) == 0
+    assert calibrating.calibrate_device("CPU:0", 0.0, None) == 0
     from_now_on = r"Programs that start from now on plan by it\.\n"
     first = capsys.readouterr().out
     assert re.search(rf"{so_far}that of cpu-\S+:\n{changes}{from_now_on}$", first)
     # Each begins where the one before has ended.
     ends = re.findall(r" -> (\S+)", first)
     monkeypatch.setenv("TF_AMP_DEVICE_PROFILE", "v100")
-    assert calibrating.calibrate_this_cpu(0.0, None) == 0
+    assert calibrating.calibrate_device("CPU:0", 0.0, None) == 0
     unused = r"TF_AMP_DEVICE_PROFILE=v100 goes before it; unset that\.\n"
     again = capsys.readouterr().out
     assert re.search(rf"{so_far}measured on 2\d+-\d+-\d+:\n{changes}{unused}$", again)
     assert re.findall(r": (\S+) ->", again) == ends
-    assert calibrating.calibrate_this_cpu(0.0, tmp_path / "mine.json") == 0
+    assert calibrating.calibrate_device("CPU:0", 0.0, tmp_path / "mine.json") == 0
     named = f"TF_AMP_DEVICE_PROFILE={tmp_path}/mine.json plans by it.\n"
     assert capsys.readouterr().out.endswith(named)
 
@@ -247,6 +234,13 @@ def test_what_is_noise_makes_no_profile(monkeypatch):
     def noise(*args):
         return None
 
-    monkeypatch.setattr(profiling, "_reading", noise)
+    monkeypatch.setattr(readings, "reading_of", noise)
     with pytest.raises(NotMeasurableError, match="AddV2 and matmul"):
         profiling.calibrate(0.0, key=KEY, sizes=TINY)
+
+
+def test_a_roofline_needs_products_and_additions_in_float32():
+    entry = {"axes": {"elements": [1]}, "seconds": {"float32": [1.0]}}
+    product = {"axes": {"m": [1]}, "seconds": {"bfloat16": [1.0]}}
+    with pytest.raises(NotMeasurableError, match="kept: matmul could not"):
+        roofline_from({"AddV2": entry, "matmul": product})

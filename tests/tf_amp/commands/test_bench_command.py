@@ -66,8 +66,8 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 def bench(folder: pathlib.Path, *arguments: str) -> Outcome:
     # What Keras would import and no step needs takes as long as most of these.
     done = run([*COMMAND, *arguments], env=sources(), cwd=folder)
-    # A busy machine may show how far it has come.
-    err = re.sub(r"^tf-amp: .* \.\.\.\n", "", done.err, flags=re.M)
+    # How many runs there are is said before all else, and how far it has come.
+    err = re.sub(r"^tf-amp: .* (\.\.\.|change that\.)\n", "", done.err, flags=re.M)
     return dataclasses.replace(done, err=err)
 
 
@@ -194,12 +194,62 @@ def test_an_interrupted_job_keeps_what_it_has_and_leaves_no_process(
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith("tf-amp: interrupted; the same command goes on from here.\n")
-    assert "float32" in out and kept_in(folder / "kept.json")["samples"]
+    assert "float32" in out
+    count = len(kept_in(folder / "kept.json")["samples"])
+    kept = f"kept.json keeps {count} of 1000 runs, and the same command does the rest"
+    assert err.endswith(f"tf-amp: interrupted; {kept}.\n")
     assert not processes_in(folder)
     assert {each.name for each in folder.iterdir()} <= {
         *("light.py", "kept.json", "__pycache__")
     }
+
+
+def test_a_job_that_is_interrupted_in_its_first_run_says_that_nothing_is_kept(
+    folder: pathlib.Path,
+) -> None:
+    command = [*COMMAND, "light:hangs", "--methods", "float32", "--batches", "4"]
+    with started(
+        [*command, "--json", "kept.json"], cwd=folder, env=sources()
+    ) as process:
+        until = time.monotonic() + 60
+        # One that waits, and one that is measured.
+        while len(processes_in(folder)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == ""
+    nothing = "no run had ended, so that there is nothing to keep"
+    assert err.endswith(f"tf-amp: interrupted; {nothing}.\n")
+    assert not (folder / "kept.json").exists() and not processes_in(folder)
+
+
+def test_how_often_a_program_is_run_is_said_before_and_how_long_it_takes_after_one(
+    folder: pathlib.Path,
+) -> None:
+    command = [*COMMAND, "light:quick", "--batches", "4,8", *SHORT, "--rounds", "1"]
+    keeping = ("--methods", "tf-amp:TUNE=on", "--learn", "--json", "kept.json")
+    said = run([*command, *keeping], env=sources(), cwd=folder).err.splitlines()
+    change = "--rounds and --methods change that."
+    methods = "float32, float32 again, tf-amp:TUNE=on, at 2 batch sizes"
+    # A run of tf-amp learns first.
+    plan = f"light:quick is to be run 8 times: 1 round of {methods}. {change}"
+    assert said[0] == f"tf-amp: {plan}"
+    text = (
+        r"tf-amp: a run takes about \d+ seconds?, and the other 7 take about \d+ .* ..."
+    )
+    assert re.fullmatch(text, said[1])
+    again = run([*command[:-1], "2", *keeping], env=sources(), cwd=folder).err
+    plan = f"light:quick is to be run 8 times more: 2 rounds of {methods}. {change}"
+    assert again.startswith(f"tf-amp: {plan}\n")
+
+
+def test_the_default_is_what_one_can_wait_for(folder: pathlib.Path) -> None:
+    (folder / "idle.py").write_text("pass")
+    said = run([*COMMAND, "idle.py"], env=sources(), cwd=folder).err.splitlines()[0]
+    assert (
+        "idle.py is to be run 9 times: 3 rounds of float32, float32 again, tf-amp."
+        in said
+    )
 
 
 def wait_for(path: pathlib.Path) -> None:
@@ -233,7 +283,8 @@ def test_what_was_measured_is_shown_where_it_cannot_be_kept(
         """
     )
     assert done.code == 2 and "float32" in done.out
-    assert done.err == "tf-amp: kept cannot be written: No space left on device.\n"
+    cause = "kept cannot be written: No space left on device"
+    assert done.err.splitlines()[1:] == [f"tf-amp: {cause}."]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +303,7 @@ def test_a_missing_extra_is_said_before_anything_runs(
     monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, missing, None)
     error = refused(capsys, "light:quick", option, "written")
-    assert f"pip install 'tf-amp[{extra}]'" in error
+    assert f"pip install '.[{extra}]'" in error
     assert not (folder / "written").exists()
 
 
@@ -278,7 +329,7 @@ import keras, numpy as np
 batch = int(sys.argv[1])
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
-model.compile("sgd", "mse")
+model.compile("adam", "mse")
 rng = np.random.default_rng(0)
 x = rng.normal(size=(12 * batch, 64)).astype("float32")
 model.fit(x, x, batch_size=batch, verbose=0, shuffle=False)
@@ -287,18 +338,28 @@ model.fit(x, x, batch_size=batch, verbose=0, shuffle=False)
 
 def test_a_script_is_measured_under_each_method(folder: pathlib.Path) -> None:
     (folder / "train.py").write_text(TRAIN)
-    command = ("train.py", "--methods", "tf-amp:O2", "--batches", "8", "--rounds", "1")
+    methods = "tf-amp:O2,tf-amp:DEVICE_PROFILE=cpu-generic"
+    command = ("train.py", "--methods", methods, "--batches", "8", "--rounds", "1")
     outputs = ("--json", "kept.json", "--html", "page.html")
     done = bench(folder, *command, *outputs, "--", "{batch}")
     assert done.code == 0, done.err
+    assert done.err.endswith("tf-amp: written to page.html.\n")
     assert "train.py {batch}, train" in done.out
     assert "timed: batches of Keras' fit; one round." in done.out
     kept = kept_in(folder / "kept.json")
     rows = {row["method"]: row for row in kept["summary"]}
-    assert [len(each["step_seconds"]) for each in kept["samples"]] == [12] * 3
+    assert [len(each["step_seconds"]) for each in kept["samples"]] == [12] * 4
     assert rows["float32"]["ops"]["low"] == 0 < rows["tf-amp:O2"]["ops"]["low"]
     assert rows["float32 again"]["error"] == 0.0 < rows["tf-amp:O2"]["error"] < 0.1
     assert all(row["peak_bytes"] > 2**27 for row in rows.values())
     assert all(row["first_step_seconds"] > 0.5 for row in rows.values())
     assert "tf-amp:O2" in (folder / "page.html").read_text()
+    # Without 16-bit units what is left is a fusion.
+    alone = rows["tf-amp:DEVICE_PROFILE=cpu-generic"]
+    assert alone["ops"]["low"] == 0 and not alone["is_no_op"]
+    assert (
+        alone["ops"]["total"] < alone["float32_ops"] == rows["float32"]["ops"]["total"]
+    )
+    assert re.search(r"0 of \d+ changed", done.out)
+    assert "stays float32, with 1 fusion that may make it faster" in done.out
     assert not [name for name in os.listdir(folder) if name.startswith(".")]

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import subprocess
+import sys
 
 import pytest
 
 from tests.command_lines import run_line
 from tests.fresh_process import PROBE, run_interpreter
-from tests.processes import ROOT
+from tests.processes import ROOT, environment, sources
 from tf_amp.commands import _shared, cli
 from tf_amp.config.amp_config import (
     DTYPE,
@@ -82,16 +84,17 @@ def test_run_takes_every_setting_of_enable(folder):
     (folder / "told.py").write_text(
         "from tf_amp.config.amp_config import AmpConfig\n"
         "c = AmpConfig.from_env()\n"
-        "print(c.exclude, c.loss_scale, c.tune, c.fuse, c.verbose, c.strict, c.check)\n"
+        "print(c.exclude, c.loss_scale, c.tune, c.fuse, c.verbose, c.strict, c.check,\n"
+        "    c.memory)\n"
         "print({(e.verb, e.list_name, e.ops) for e in c.list_edits} == {\n"
         "    ('add', 'deny', ('Tanh', 'Exp')), ('add', 'allow', ('Mine',)),\n"
         "    ('remove', 'clear', ('Pad',))})\n"
     )
     options = """run --exclude ^head/ --exclude softmax --loss-scale 8 --tune off
-        --fuse off --quiet --strict --check off --add deny=Tanh,Exp --add allow=Mine
-        --remove clear=Pad told.py"""
+        --fuse off --quiet --strict --check off --memory save --add deny=Tanh,Exp
+        --add allow=Mine --remove clear=Pad told.py"""
     assert run_line(f"tf-amp {options}", folder).lines() == [
-        "('^head/', 'softmax') StaticLossScale(value=8.0) off () False True False",
+        "('^head/', 'softmax') StaticLossScale(value=8.0) off () False True False save",
         "True",
     ]
 
@@ -210,6 +213,18 @@ def test_the_page_has_every_code_of_every_command():
         told = dict(zip(codes, rows.pop(name), strict=False))
         assert {code: what for code, what in told.items() if what} == command.EXITS
     assert rows == {"code": ["meaning"], "command": ["0", "1", "3"]}
+
+
+def test_a_command_whose_output_nobody_reads_ends_without_a_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tf_amp", "doctor", "--all"]
+    done = subprocess.run(
+        command, env=environment(sources()), stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert done.returncode == _shared.INTERRUPTED
+    assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr
 
 
 def test_a_pipe_can_be_written_and_a_link_where_it_leads(tmp_path):

@@ -1,20 +1,24 @@
 """What the doctor finds, and what it advises."""
 
+import dataclasses
 import importlib
 import re
 
 import pytest
 
+from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
 from tests.forking import run_forked
 from tests.fresh_process import run_interpreter
 from tests.processes import ROOT
 from tf_amp.commands import _doctor_checks as doctor_checks
+from tf_amp.commands import doctor
 from tf_amp.commands._doctor_checks import described, nodes_here
-from tf_amp.commands.doctor import DEPENDENCIES
+from tf_amp.commands.doctor import DEPENDENCIES, Finding
+from tf_amp.config import devices
 from tf_amp.config.amp_config import SWITCH, AmpConfig
 from tf_amp.config.setting_values import LIST_PREFIX
 
-DOCTOR = ("-m", "tf_amp", "doctor")
+DOCTOR = ("-m", "tf_amp", "doctor", "--all")
 # Four GPUs on two sockets, linked by PCIe.
 PCIE = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
@@ -35,12 +39,13 @@ GPU0\t X \tNV12\tPXB\t0-15\t0\t\tN/A
 GPU1\tNV12\t X \tSYS\t0-15\t0\t\tN/A
 NIC0\tPXB\tSYS\t X \t\t\t\t
 """
+CHECKED = "variable autostart versions oneDNN CPU machine type layer rewrite".split()
 TWO = {"0": "0-3,8-11", "1": "4-7,12-15"}
 # Puts the autostart's finder where the .pth file of an installation puts it.
 STARTED = """
 import runpy, sys
 import tf_amp.runtime._autostart_finder
-sys.argv = ["tf_amp", "doctor"]
+sys.argv = ["tf_amp", "doctor", "--all"]
 runpy.run_module("tf_amp", run_name="__main__")
 """
 
@@ -56,14 +61,98 @@ def test_a_working_installation_is_healthy():
     done = run_interpreter(("-c", STARTED), env=env)
     found = lines_of(done)
     assert done.code == 0, done.out + done.err
-    assert {mark for mark, _ in found.values()} == {"ok"}, done.out
-    assert found["switch"][1].startswith("on: TF_ENABLE_AUTO_MIXED_PRECISION=1 TF_AMP_")
-    assert "TF_AMP_DEVICE_PROFILE=v100" in found["switch"][1]
+    checks = {row for what, row in found.items() if what in CHECKED}
+    assert len(checks) == len(CHECKED) and {mark for mark, _ in checks} == {"ok"}
+    assert done.out.startswith("v100: 16 bits help. Fusions may help, too.\n")
+    assert found["variable"][1].startswith(
+        "on: TF_ENABLE_AUTO_MIXED_PRECISION=1 TF_AMP_"
+    )
+    assert "TF_AMP_DEVICE_PROFILE=v100" in found["variable"][1]
     assert "tensorflow" in found["versions"][1]
-    assert found["choice"][1].startswith("float16: planned for the profile v100")
-    assert "float16 at O1" in found["example"][1]
+    assert found["type"][1].startswith("float16: planned for the profile v100")
+    assert "float16 at O1" in found["layer"][1]
     assert found["rewrite"][1].startswith("works")
-    assert done.out.splitlines()[-1] == "healthy"
+    assert done.out.splitlines()[-1] == "tf-amp is healthy."
+
+
+def test_what_is_fine_is_one_line_and_what_16_bits_gain_comes_first():
+    done = run_interpreter(("-c", STARTED.replace(', "--all"', "")))
+    first, *_, last = done.out.splitlines()
+    assert re.match(r"(CPU|GPU): (16 bits (help|gain nothing)|It is not known) ", first)
+    assert "Fusions may help" in first
+    hint = "`tf-amp doctor --all` shows all that was checked."
+    assert last == f"tf-amp is healthy. {hint}"
+    assert not re.search("^(ok|kept|bug) ", done.out, re.M), done.out
+
+
+@pytest.mark.parametrize("name", DeviceProfile.names())
+def test_the_answer_is_that_of_the_prices(name):
+    profile = DeviceProfile.load(name)
+    model, low_dtype = CostModel(profile), devices.profile_dtype(profile)
+    matrix = TensorSpec((4096, 4096), "float32")
+    product = OpCall("MatMul", {}, (matrix, matrix), (matrix,))
+    ratio = (
+        model.price(product, "float32").seconds
+        / model.price(product, low_dtype).seconds
+    )
+    (finding,) = doctor_checks.gain(AmpConfig(device_profile=name))
+    assert finding.what == name and not finding.mark
+    first, speed, *more = finding.state.splitlines()
+    gains = {
+        True: "16 bits help. Fusions may help, too.",
+        False: "16 bits gain nothing. Fusions may help, which work in float32.",
+    }
+    assert first == gains[ratio > 1.2]
+    for alone in (AmpConfig(fuse=()), AmpConfig(opt_level="O0")):
+        config = dataclasses.replace(alone, device_profile=name)
+        (finding,) = doctor_checks.gain(config)
+        assert finding.state.startswith(first.partition(" Fusions")[0] + "\n")
+    assert f"In {low_dtype}, " in speed
+    assert any("At O1" in each for each in more) == (ratio < 1.2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (set(), "neither amx_bf16 nor avx512_bf16"),
+        ({"avx512_bf16"}, "avx512_bf16 but not amx_bf16"),
+    ],
+)
+def test_a_cpu_that_gains_nothing_is_told_what_it_lacks(flags, said, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: frozenset(flags))
+    cpu = devices.Device("CPU", "/physical_device:CPU:0", "Some CPU")
+    profile = DeviceProfile.load("cpu-generic")
+    first, *more = doctor_checks.gain_by(profile, "bfloat16", cpu, fuses=False)
+    assert first == "16 bits gain nothing on this Some CPU."
+    assert any(said in each for each in more)
+    assert "profile cpu-generic, the nearest that is known" in more[-1]
+
+
+def test_where_nothing_was_measured_the_answer_is_that_it_is_not_known():
+    cpu = devices.Device("CPU", "/physical_device:CPU:0", "Some Arm")
+    generic = DeviceProfile.load("cpu-generic")
+    profile = dataclasses.replace(generic, note="It has not been measured.")
+    assert list(doctor_checks.gain_by(profile, "bfloat16", cpu)) == [
+        "It is not known whether 16 bits help on this Some Arm. Fusions may help, "
+        "which work in float32.",
+        "It has not been measured.",
+    ]
+
+
+def test_a_kernel_that_is_wrong_is_not_called_ok():
+    found = list(doctor_checks.wrong_kernels(AmpConfig()))
+    said = {"kept": "tf-amp keeps it in float32", "bug": "with or without tf-amp"}
+    assert found and all(each.state.endswith(said[each.mark]) for each in found)
+
+
+def test_what_tf_amp_protects_from_is_told_from_what_it_does_not():
+    kept, bug = (Finding("kernel", "", kind=kind) for kind in ("kept", "bug"))
+    assert doctor._said_of_kernels([kept, kept, bug]) == (
+        "tf-amp protects you from 2 known errors of TensorFlow's 16-bit kernels on "
+        "this machine: such operations stay float32. 1 known error of its kernels is "
+        "in float32, too, with or without tf-amp."
+    )
+    assert doctor._said_of_kernels([Finding("oneDNN", "on")]) == ""
 
 
 def test_without_site_it_says_that_it_cannot_start_by_itself():
@@ -89,7 +178,7 @@ def settings_examined(**environ):
     program = """
 import tf_amp.runtime._autostart_finder
 from tf_amp.commands import doctor
-doctor.report_health()
+doctor.report_health(shows_all=True)
 """
     return lines_of(run_forked(program, env=environ))
 
@@ -124,6 +213,15 @@ def test_a_setting_that_cannot_be_used_is_one_finding(environ, named):
     assert list(failures) == ["settings"], found
     assert named in failures["settings"][1]
     assert found["rewrite"][0] == "ok"
+
+
+def test_a_variable_that_is_misspelt_is_worth_a_note():
+    code = "import os; os.environ['TF_ENABLE_AUTO_MXED_PRECISION'] = '1'\n"
+    code += "from tf_amp.commands.doctor import examine\n"
+    code += "for found, _ in zip(examine(), range(2)): print(found.mark, found.state)"
+    said = "TF_ENABLE_AUTO_MXED_PRECISION is no setting (did you mean "
+    said += f"{SWITCH}?), and does nothing"
+    assert run_forked(code).lines()[1] == f"note {said}"
 
 
 def test_a_copy_that_is_not_installed_says_so():

@@ -101,11 +101,11 @@ def test_a_batch_that_a_model_leaves_open_is_guessed_aloud_or_named(
 ):
     monkeypatch.setenv("TF_AMP_DEVICE_PROFILE", "cpu-amx-bf16")
     assert cli.main(["explain", of_any_batch]) == 0
-    guessed = capsys.readouterr().out.splitlines()[-1]
-    assert guessed.startswith(
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
         "Sizes that are not known count as 32 where they come first, as 128 elsewhere: "
         "rows ?x512. --batch N sets"
-    )
+    ) in said
     assert cli.main(["explain", of_any_batch, "--batch", "256", "--json"]) == 0
     (plan,) = map(json.dumps, json.loads(capsys.readouterr().out))
     known = Plan.from_json(plan)
@@ -145,8 +145,8 @@ def test_a_page_has_the_graphs_of_child_processes(folder, tmp_path):
     done = run_line(PAGE, tmp_path, env={"TF_AMP_LOG": folder})
     assert done.code == 0, done.err
     html = (tmp_path / "page.html").read_text()
-    assert all(f"{name}: Verdict" in html for name in ("forked", "started", "own"))
-    assert "page.html has 3 graphs." in done.err
+    assert all(f"{name}</h" in html for name in ("forked", "started", "own"))
+    assert f"3 graphs written to {tmp_path}/page.html." in done.err
     assert (tmp_path / "graphs").exists() == bool(folder)
 
 

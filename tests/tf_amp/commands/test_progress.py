@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
             "ranges {}/model --data {}/data.npz",
             [("running batches", done, 3) for done in range(3)],
         ),
-        ("verify {}/model", [("verifying signatures", 0, 1)]),
+        ("verify {}/model --opt-level O2", [("verifying signatures", 0, 1)]),
         (
             "convert {}/model {}/out --verify --overwrite",
             [("planning functions", 0, 1), ("comparing signatures", 0, 1)],
@@ -50,9 +50,16 @@ def test_tools_report_what_they_do(folder, command, expected, capsys):
     assert "running" not in capsys.readouterr().err
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("is_terminal", "variable"), [(False, "FORCE_COLOR"), (True, "JPY_PARENT_PID")]
+)
+def test_without_a_terminal_or_in_a_notebook_there_is_a_line_now_and_then(
+    is_terminal, variable, monkeypatch, capsys
+):
     now = 0.0
     monkeypatch.setattr(_shared.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setenv(variable, "1")
     with _shared.progress_shown():
         for done in range(60):
             now = float(done)
@@ -62,7 +69,10 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        *(f"tf-amp: float32, batch 8 ({n} of 60) ..." for n in (15, 30, 45)),
+        *(
+            f"tf-amp: float32, batch 8 ({n} of 60, about {60 - n} seconds left) ..."
+            for n in (15, 30, 45)
+        ),
         "tf-amp: writing ...",
     ]
 

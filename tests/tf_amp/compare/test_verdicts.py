@@ -205,7 +205,7 @@ def test_every_graph_of_a_script_is_audited_whatever_its_name(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(_STEPS))
-    arguments = ["audit", str(script), "--device", "v100", "--json"]
+    arguments = ["audit", str(script), "--device-profile", "v100", "--json"]
     done = run_forked(f"from tf_amp.commands import cli; cli.main({arguments})")
     audits = json.loads("\n".join(done.lines()))
     assert [audit["graph"] for audit in audits] == ["step"] * 3

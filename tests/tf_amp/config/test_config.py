@@ -17,6 +17,7 @@ from tests.fresh_process import output_of
 from tests.processes import ROOT
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import (
+    BENCH_BATCH,
     DTYPE,
     LOG,
     LOSS_SCALING_SWITCH,
@@ -26,7 +27,9 @@ from tf_amp.config.amp_config import (
     REWRITE_SWITCH,
     SETTINGS,
     SWITCH,
+    SWITCHES,
     AmpConfig,
+    unknown_settings,
 )
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.config.setting_values import LIST_PREFIX, ListEdit, edits_from_mapping
@@ -55,6 +58,8 @@ FULL = AmpConfig(
     ranges=pathlib.Path("/tmp/ranges.json"),
     verbose=False,
     check=False,
+    memory="save",
+    compile="clusters",
 )
 
 
@@ -119,6 +124,7 @@ def test_enable_scopes_options_and_the_page_follow_the_table():
         ),
         ({"TF_AMP_TUNE": "0"}, {"tune": "off"}),
         ({"TF_AMP_TUNE": "true"}, {"tune": "on"}),
+        ({"TF_AMP_COMPILE": "Clusters"}, {"compile": "clusters"}),
         # Variables of TensorFlow itself are left to it.
         ({f"{LIST_PREFIX}IGNORE_PERFORMANCE": "1", f"{LIST_PREFIX}LEVEL": "X"}, {}),
         # Empty values mean unset.
@@ -162,9 +168,12 @@ def test_a_contradiction_names_both_sides(environ):
         ("TF_AMP_FUSE", "channels", "on, off and channel_scales"),
         ("TF_AMP_FUSE", "off channel_scales", "on, off and channel_scales"),
         ("TF_AMP_STRICT", "maybe", "true"),
+        ("TF_AMP_LOG", "On", "a path, such as ./On"),
+        ("TF_AMP_CACHE", "no", "a path, such as ./no"),
         (REWRITE_SWITCH, "2", "off"),
         ("TF_AMP_TUNE", "sometimes", "on and off"),
         ("TF_AMP_TUNE", "budget:-3", "on and off"),
+        ("TF_AMP_COMPILE", "on", "off, clusters"),
         ("TF_AMP_EXCLUDE", "(head", "regular expression"),
         ("TF_AMP_EXCLUDE", "@/nowhere/none.txt", "none.txt cannot be read"),
         ("TF_AMP_OPTLEVEL", "", "did you mean TF_AMP_OPT_LEVEL"),
@@ -179,6 +188,19 @@ def test_what_is_unknown_is_quoted_with_what_is_allowed(name, value, allowed):
         assert part in str(caught.value)
 
 
+def test_names_that_look_like_settings_are_told_from_others():
+    others = "TF_CPP_MIN_LOG_LEVEL TF_ENABLE_ONEDNN_OPTS TF_XLA_FLAGS TF_GPU_ALLOCATOR "
+    others += f"{LIST_PREFIX}LEVEL {LIST_PREFIX}LOG_PATH {LIST_PREFIX}DENYLIST_ADD"
+    fine = (*SWITCHES, *OWN_NAMES, BENCH_BATCH, *others.split())
+    assert unknown_settings(fine) == {}
+    unknown = ("TF_AMP_LOSSSCALE", "TF_AMP_PREFERRED_COLOR")
+    assert unknown_settings([*fine, *unknown]) == {
+        "TF_AMP_LOSSSCALE": "TF_AMP_LOSSSCALE is no setting (did you mean "
+        "TF_AMP_LOSS_SCALE?)",
+        "TF_AMP_PREFERRED_COLOR": "TF_AMP_PREFERRED_COLOR is no setting",
+    }
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "allowed"),
     [
@@ -190,6 +212,7 @@ def test_what_is_unknown_is_quoted_with_what_is_allowed(name, value, allowed):
         ("ranges", b"ranges.json", "a path"),
         ("opt_level", "O7", "O0, O1, O2, O3"),
         ("dtype", 32, "bfloat16, float16"),
+        ("compile", True, "off, clusters"),
         ("lists", "x", "mappings with the keys add, remove"),
         ("lists", ["MatMul"], "mappings with the keys add, remove"),
     ],

@@ -8,13 +8,19 @@ import textwrap
 import pytest
 import tensorflow as tf
 
-from grappler_pass.costs import DeviceProfile, ProfileError
+from grappler_pass.costs import (
+    DeviceProfile,
+    ProfileError,
+    calibrated_path,
+    keep_profile,
+)
 from tests.forking import run_forked
 from tests.onednn import needs_onednn
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import Device
 from tf_amp.rewriting import graph_settings
+from tf_amp.runtime import _autostart_hooks
 
 CPU = Device("CPU", "/physical_device:CPU:0", "a CPU")
 V100 = Device("GPU", "/physical_device:GPU:0", "Tesla V100-SXM2-16GB", (7, 0))
@@ -156,7 +162,7 @@ def test_the_key_has_the_type_that_onednn_may_round_products_to(variables):
     x = tf.ones([2, 64, 64])
     x @ x
     print("told:" + devices.cpu_key().float32_products)
-    print(devices.cost_key(devices.present_devices()[0]))
+    print(devices.key_of(devices.present_devices()[0]))
     """
     lines = in_a_process({**variables, "ONEDNN_VERBOSE": "1"}, code)
     (product,) = (line for line in lines if ",exec,cpu,matmul," in line)
@@ -174,15 +180,65 @@ def tf32_off():
 
 
 def test_the_key_of_a_gpu_says_where_tf32_is_off(tf32_off):
-    assert devices.cost_key(A100).endswith(", TF32 off")
-    assert devices.cost_key(H200).endswith(", TF32 off")
+    for gpu in (A100, H200):
+        assert str(devices.key_of(gpu)).endswith(", TF32 off")
     # These have none.
-    assert "TF32" not in devices.cost_key(V100) + devices.cost_key(T4)
+    for gpu in (V100, T4):
+        assert devices.gpu_key(gpu).tf32 is None
+        assert "TF32" not in str(devices.key_of(gpu))
     tf.config.experimental.enable_tensor_float_32_execution(True)
-    assert "TF32" not in devices.cost_key(A100)
+    assert "TF32" not in str(devices.key_of(A100))
+
+
+def test_a_gpu_that_was_measured_is_planned_by_that(present, tmp_path, tf32_off):
+    def profile_of(device_type):
+        return choice_for(device_type, AmpConfig(cache_dir=tmp_path))[1]
+
+    present(A100)
+    key = devices.key_of(A100)
+    assert profile_of("GPU") == "a100"
+    shipped = DeviceProfile.load("a100").data
+    own = DeviceProfile.from_json({**shipped, "name": "mine", "device": str(key)})
+    keep_profile(own, calibrated_path(tmp_path, key))
+    assert profile_of("GPU") == "mine"
+    assert profile_of("CPU") != "mine"
+    # With the other kind of float32 products it was not measured.
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert profile_of("GPU") == "a100"
 
 
 def test_tf32_may_be_off_by_nvidias_variable(monkeypatch):
     for value, is_off in (("", False), ("1", False), ("0", True)):
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", value)
-        assert ("TF32 off" in devices.cost_key(A100)) == is_off
+        assert ("TF32 off" in str(devices.key_of(A100))) == is_off
+
+
+# What is said to XLA in the environment is added to, and never replaced.
+BOTH_FLAGS = "--tf_xla_async_compilation --tf_xla_cpu_global_jit"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "flags"),
+    [
+        ("clusters", "", BOTH_FLAGS),
+        (
+            " Clusters",
+            "--tf_xla_max_cluster_size=9",
+            f"--tf_xla_max_cluster_size=9 {BOTH_FLAGS}",
+        ),
+        (
+            "clusters",
+            "--tf_xla_async_compilation=false",
+            "--tf_xla_async_compilation=false --tf_xla_cpu_global_jit",
+        ),
+        ("clusters", "--tf_xla_auto_jit=2", "--tf_xla_auto_jit=2"),
+        ("off", "", ""),
+    ],
+)
+def test_flags_are_added_where_they_are_asked_for(
+    setting: str, said: str, flags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_AMP_COMPILE", setting)
+    monkeypatch.setenv("TF_XLA_FLAGS", said)
+    _autostart_hooks.add_xla_flags()
+    assert os.environ["TF_XLA_FLAGS"] == flags

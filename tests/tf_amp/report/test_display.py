@@ -12,6 +12,7 @@ from rich.console import Console
 from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from tf_amp.config.ranges import Ranges, TensorRange
+from tf_amp.report.display import show
 from tf_amp.tools.audit import Audit
 from tf_amp.tools.obstacles import Obstacle
 from tf_amp.tools.prediction import OpTimes, Prediction, Times
@@ -56,9 +57,14 @@ def test_each_result_is_one_line_in_a_list() -> None:
 
 
 def test_of_a_long_plan_the_first_rows_are_shown_and_the_rest_counted() -> None:
-    page = dataclasses.replace(PLAN, decisions=(ROW,) * 1000)._repr_html_()
+    rows = (
+        dataclasses.replace(ROW, slot=TypeSlot(f"{number}", "T", 0))
+        for number in range(1000)
+    )
+    page = dataclasses.replace(PLAN, decisions=tuple(rows))._repr_html_()
     assert len(re.findall("<tr>", page)) == 1 + 200
-    assert "and 800 more rows" in page
+    # One row is that of their reason.
+    assert "and 801 more rows" in page
     assert "more rows" not in PLAN._repr_html_()
 
 
@@ -104,3 +110,19 @@ def test_a_wide_terminal_has_all_columns_in_one_line_each(verification, ranges):
         text = "\n".join(shown(printable, 200))
         assert all(name in text for name in names)
         assert NAME in text and "Not shown" not in text
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("60", 60), ("140", 140)])
+def test_in_a_file_text_is_folded_and_no_column_is_left_out(
+    verification, columns, width, monkeypatch, capsys
+):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    show("word " * 100, PLAN, verification)
+    words, *_ = lines = capsys.readouterr().out.splitlines()
+    assert width - len("word ") <= len(words) <= width
+    assert all(len(line) <= width for line in lines[: lines.index("step")])
+    text = "\n".join(lines)
+    assert "Not shown" not in text and "…" not in text
+    assert all(title in text for title in ("cosine", "kind", "rounded"))

@@ -40,7 +40,7 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
         for suffix in kept
     ]
     changed = kept if level == "O1" else ("after.pbtxt", *kept)
-    assert files[6:] == [f"0003-function_at_line_11.{suffix}" for suffix in changed]
+    assert files[6:] == [f"0003-function_at_string_11.{suffix}" for suffix in changed]
     if level != "O1":
         before, after = (
             next(tmp_path.glob(f"*-0003-*.{when}.pbtxt")).read_text()
@@ -57,6 +57,23 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
     causes = {decision.op: decision.reason.cause for decision in plan.decisions}
     assert causes["Exp"] is Cause.NO_PRODUCT
     assert causes["Sum"] is Cause.DENY
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_folder_that_is_made_is_named_once(
+    tmp_path: pathlib.Path, verbose: bool
+) -> None:
+    program = f"""
+import os, tensorflow as tf, tf_amp
+os.chdir({str(tmp_path)!r})
+for _ in range(2):
+    tf_amp.enable(log_dir="ture", verbose={verbose})
+    tf.function(lambda x: x @ x)(tf.ones((8, 8)))
+"""
+    said = [each for each in run_forked(program).err.splitlines() if "AMP113" in each]
+    folder = f"the folder {tmp_path}/ture, which is new"
+    line = f"tf-amp: graphs and their plans are written to {folder} (AMP113)"
+    assert said == [line] * verbose
 
 
 @pytest.mark.parametrize(
@@ -132,6 +149,6 @@ def test_memory_is_predicted_only_for_plans_that_something_shows(
             )
         ),
     ]
-    # The product of eye(8) with itself is all that lives.
-    assert seen == [["bfloat16 256"]] * 3
+    # Two inputs and their product.
+    assert seen == [["bfloat16 768"]] * 3
     assert "MiB" in next(tmp_path.glob("*.plan.txt")).read_text()

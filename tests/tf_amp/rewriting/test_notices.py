@@ -8,7 +8,9 @@ import re
 
 import pytest
 
+from grappler_pass.planning.plan import Plan
 from tests.forking import run_forked
+from tests.fresh_process import run_interpreter
 from tests.printed_programs import beginning
 from tests.processes import run_python
 from tf_amp.compare.alternation import Verdict
@@ -40,10 +42,42 @@ def lines_of(code: str, env: dict[str, str]) -> list[str]:
     return re.findall("^tf-amp: (.*)$", outcome.err, re.MULTILINE)
 
 
+def test_how_lines_are_hidden_is_said_once_on_a_machine(tmp_path: pathlib.Path) -> None:
+    hint = "; TF_AMP_VERBOSE=0 hides such lines (AMP101)"
+    given = {**GAINS, "TF_AMP_CACHE": str(tmp_path / "new")}
+    (first,), (second,) = (lines_of(f"{TRAINING}step()\n", given) for _ in range(2))
+    assert first.endswith(hint) and second.endswith("x (AMP101)")
+    # Where nothing can be kept, each process would say it.
+    nowhere = {**given, "TF_AMP_CACHE": "/proc/nowhere"}
+    lines = lines_of(f"{TRAINING}step()\n", nowhere)
+    assert not [line for line in lines if "hides" in line]
+
+
 def test_exclusions_of_the_environment_that_match_nothing_are_named() -> None:
     given = {**GAINS, "TF_AMP_EXCLUDE": "Relu no_such_name"}
     _, line = lines_of(f"{TRAINING}step()\n", given)
     assert line.startswith("exclude: 'no_such_name' matches no operation of the graphs")
+
+
+def test_lines_are_the_same_at_every_log_level_of_tensorflow() -> None:
+    env = {**ON, "TF_AMP_DEVICE_PROFILE": "cpu-generic"}
+    said = [
+        re.findall(
+            r"^.*tf-amp.*$", run_python(f"{TRAINING}step()\n", env=given).err, re.M
+        )
+        for given in ({**env, "TF_CPP_MIN_LOG_LEVEL": level} for level in "03")
+    ]
+    assert said[0] == said[1] and "AMP102" in said[0][0]
+
+
+def test_a_hint_names_the_script_with_its_arguments(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "my job.py"
+    script.write_text(f"{TRAINING}step()\n")
+    env = {**ON, "TF_AMP_DEVICE_PROFILE": "cpu-generic"}
+    done = run_interpreter([str(script), "--lr", "1e-3"], env=env)
+    assert f"`tf-amp audit '{script}' -- --lr 1e-3`" in done.err, done.err
+    (line,) = lines_of(f"{TRAINING}step()\n", env)
+    assert "`tf-amp audit SCRIPT`" in line
 
 
 @pytest.mark.skipif(
@@ -75,7 +109,7 @@ def test_what_is_within_noise_is_not_called_faster_or_slower(
     seconds: float, is_faster: bool, text: str
 ) -> None:
     compared = Verdict(((seconds, 1.0),) * 12)
-    assert notices._measured(is_faster, compared).startswith(text)
+    assert notices._measured(Plan((), "bfloat16"), is_faster, compared).startswith(text)
 
 
 def test_the_variable_alone_has_an_eager_program_watched_from_its_start() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
@@ -234,3 +236,17 @@ def test_made_up_values_are_held_where_they_are_read() -> None:
 )
 def test_devices_are_those_of_this_process(given: str, local: str) -> None:
     assert local_device(given) == local
+
+
+def test_a_run_that_has_ended_holds_no_memory() -> None:
+    gc.disable()
+    try:
+        run = GraphRun({})
+        held = run.hold(np.ones((1,), np.float32))
+        with run:
+            assert run.seconds(held.op.name) > 0.0
+            session = weakref.ref(run.session)
+        del run
+        assert session() is None
+    finally:
+        gc.enable()

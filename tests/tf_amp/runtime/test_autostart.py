@@ -13,7 +13,10 @@ import zipfile
 import pytest
 
 from tests.installations import Environment, built_wheel
-from tests.processes import run_python
+from tests.processes import Outcome, run, run_python
+from tf_amp.config import amp_config
+from tf_amp.config.setting_values import LIST_PREFIX
+from tf_amp.runtime import _autostart_hooks as hooks
 
 FILES = {
     "tensorflow/__init__.py": "",
@@ -59,8 +62,9 @@ class Trainer:
 """,
     "tf_amp/__init__.py": "",
     "tf_amp/runtime/autostart.py": "started, variables, models = [], [], []\n"
+    "names = []\n"
     "start, note_variable = started.append, variables.append\n"
-    "note_model = models.append\n",
+    "note_model, note_names = models.append, names.append\n",
 }
 IMPORT_BOTH = """
 import os, sys
@@ -129,6 +133,25 @@ for value in ("", "0", "false", "OFF", " Off "):
 print("tf_amp" in sys.modules)
 """,
         ["False"],
+    ),
+    "names of settings import nothing while the switch is off": (
+        """
+for name in ("TF_AMP_CACHE", switch + "_LOSS_SCALING", "TF_XLA_FLAGS", "PRECISION",
+             "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL"):
+    os.environ[name] = "1"
+FuncGraph("f")
+print("tf_amp" in sys.modules)
+""",
+        ["False"],
+    ),
+    "names that look like settings are noted once while the switch is off": (
+        """
+os.environ.update(TF_AMP_LEVLE="O2", TF_ENABLE_AUTO_MXED_PRECISION="1")
+for _ in range(2):
+    FuncGraph("f")
+print(sys.modules["tf_amp.runtime.autostart"].names)
+""",
+        ["[['TF_AMP_LEVLE', 'TF_ENABLE_AUTO_MXED_PRECISION']]"],
     ),
     "it starts with the first graph after the switch is on": (
         """
@@ -201,6 +224,12 @@ def test_the_line_does_what_it_is_for_and_no_more(
     assert started.run(f"{IMPORT_BOTH}{program}") == printed
 
 
+def test_the_line_knows_the_names_of_all_settings() -> None:
+    known = {*amp_config.SWITCHES, *amp_config.OWN_NAMES, amp_config.BENCH_BATCH}
+    assert {*hooks.SWITCHES, *hooks.SETTINGS} == known
+    assert hooks.LISTS == LIST_PREFIX
+
+
 def test_a_line_that_is_installed_twice_starts_once(
     started: Environment, line: str
 ) -> None:
@@ -231,6 +260,53 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     environment = Environment(tmp_path_factory.mktemp("real") / "venv")
     environment.pip("install", "--no-deps", "--no-index", str(built_wheel()))
     return environment
+
+
+COMPUTES = """
+import tensorflow as tf
+tf.function(lambda x: x + 1)(1.0)
+print("computed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "meant", "switch"),
+    [
+        ("TF_AMP_LEVLE", "TF_AMP_OPT_LEVEL", "1"),
+        ("TF_ENABLE_AUTO_MXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION", ""),
+        ("TF_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION", ""),
+    ],
+)
+def test_a_program_is_told_of_a_variable_that_is_misspelt_and_goes_on(
+    installed: Environment, name: str, meant: str, switch: str
+) -> None:
+    def run_with(**env: str) -> Outcome:
+        env = {name: "1", "TF_ENABLE_AUTO_MIXED_PRECISION": switch, **env}
+        return run_python(COMPUTES, python=installed.python, env=env)
+
+    said = f"tf-amp: {name} is no setting (did you mean {meant}?), and does nothing"
+    told = run_with()
+    assert told.lines() == ["computed"]
+    assert told.err.count(f"{said} (AMP112)\n") == 1
+    assert "AMP112" not in run_with(TF_AMP_VERBOSE="0").err
+
+
+@pytest.mark.parametrize("command", [(), ("-m", "tf_amp", "run")])
+def test_a_bad_value_ends_a_program_with_the_code_of_a_refused_one(
+    installed: Environment, tmp_path: pathlib.Path, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "computes.py"
+    path.write_text(COMPUTES)
+    env = {"TF_ENABLE_AUTO_MIXED_PRECISION": "yes"}
+    done = run([str(installed.python), *command, str(path)], env=env, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    said = "TF_ENABLE_AUTO_MIXED_PRECISION: received 'yes'; allowed are 1, true"
+    last = done.err.splitlines()[-1]
+    if command:
+        assert last.startswith(f"tf-amp: {said}")
+    else:
+        assert last.startswith(f"tf-amp: the program ends here: {said}")
+        assert last.endswith(" (AMP114)")
 
 
 # The switch is off, then bad, then on, and each kind of program runs in turn.

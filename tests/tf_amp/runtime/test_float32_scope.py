@@ -239,7 +239,7 @@ def test_a_plan_says_who_has_asked_for_float32():
         return tape.gradient(loss, x)
 
     plan = tf_amp.explain(step, tf.TensorSpec((8, 8)))
-    by_user = "excluded by the user: "
+    by_user = "excluded from 16 bits: "
     assert why_of(plan, "Tanh") == {f"{by_user}float32_scope()"}
     assert why_of(plan, "TanhGrad") == {f"{by_user}float32_scope()"}
     assert f"{by_user}layer mine" in why_of(plan, "MatMul")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 
@@ -41,7 +42,7 @@ def names_in(program: str, cwd: pathlib.Path = ROOT) -> str:
         ("model().fit(data, data, verbose=0)", "training step of `fit`"),
         (
             "model().fit(data, data, verbose=0, validation_data=(data, data))",
-            "training step of `fit`; `evaluate`",
+            "training step of `fit`; validation step of `fit`",
         ),
         ("model(jit_compile=True).evaluate(data, data, verbose=0)", "`evaluate`"),
         (
@@ -106,4 +107,4 @@ names.append(tf_amp.explain(step.get_concrete_function(x)).graph)
 
 def test_a_model_in_a_function_is_called_after_the_line_that_traces_it() -> None:
     line = names_in("tf.function(model())(x)")
-    assert line.startswith("function at line ")
+    assert re.fullmatch(r"function at <string>:\d+", line)

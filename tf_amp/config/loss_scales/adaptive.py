@@ -165,7 +165,7 @@ class StatisticalLossScale(LossScale):
     halves the scale at once.
 
     Attributes:
-      initial: the scale until there is something to go by.
+      initial: the scale until there are gradients to choose it by.
       deviations: how many standard deviations to keep away from float16's limit.
       decay: weight of the past in the running mean and deviation; between 0 and 1.
       minimum: no scale is lower; may be below 1.

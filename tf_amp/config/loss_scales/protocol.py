@@ -117,7 +117,7 @@ class LossScale:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoOpLossScale(LossScale):
-    """No scaling: gradients, optimizers and graphs stay as they are."""
+    """No scaling: gradients, optimizers and graphs stay unchanged."""
 
     @property
     def scales(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from tf_amp.config.loss_scales.adaptive import DynamicLossScale, StatisticalLossScale
 from tf_amp.config.loss_scales.arguments import is_number
@@ -23,6 +23,8 @@ _CLASSES: dict[str, type[LossScale]] = {
     "dynamic": DynamicLossScale,
     "statistical": StatisticalLossScale,
 }
+# A number, or words with arguments, do as well.
+LossScaleWord = Literal["none", "dynamic", "statistical"]
 _WORDS = [f'"{word}"' for word in _CLASSES]
 # What may be said for a loss scale.
 ALLOWED_WORDS = f"a number, {', '.join(_WORDS[:-1])} or {_WORDS[-1]}"

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.util
+import itertools
 import pathlib
 import re
 import sys
@@ -32,9 +33,10 @@ from tf_amp.config.amp_config import (
     OWN_PREFIX,
     SWITCH_PREFIX,
     AmpConfig,
+    unknown_settings,
 )
 from tf_amp.config.setting_values import LIST_PREFIX
-from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.errors import ConfigError, ScriptMissingError, guess_path
 from tf_amp.report.codec import Stored
 
 MODES = ("train", "infer")
@@ -62,6 +64,11 @@ class Program:
     arguments: tuple[str, ...] = ()
     signature: str | None = None
     digest: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name without folders."""
+        return pathlib.PurePath(self.name).name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +140,8 @@ def program_of(text: str, arguments: Sequence[str], signature: str | None) -> Pr
         kind, name, digest = FUNCTION, text, digest_of_module(module)
     else:
         raise ScriptMissingError(
-            f"{text}: no such script or SavedModel, nor is it MODULE:FUNCTION."
+            f"{text}: no such script or SavedModel, nor is it MODULE:FUNCTION"
+            f"{guess_path(text) or '.'}"
         )
     if signature is not None and kind != SAVED_MODEL:
         raise ConfigError("--signature belongs to SavedModels.")
@@ -174,11 +182,15 @@ def batches_of(target: Program, text: str | None) -> tuple[int, ...] | tuple[Non
 
 @dataclasses.dataclass(frozen=True)
 class Task(Stored):
-    """What one process is to do: a run of a job, and the path of its journal."""
+    """What one process is to do: a run of a job, and the path of its journal.
+
+    Its tensors have no more room than so many mebibytes on each device; None: all.
+    """
 
     job: BenchJob
     run: Run
     journal: str
+    mebibytes: int | None = None
 
 
 def digest_of_file(path: pathlib.Path) -> str:
@@ -245,6 +257,7 @@ FLOAT32, AGAIN, KERAS, TENSORFLOW, OURS = (
     "tf-amp",
 )
 METHODS = (FLOAT32, KERAS, TENSORFLOW, OURS)
+ALL = "all"
 # Regular expressions among the values may have a + of their own.
 _BEFORE_SETTING = re.compile(r"\+(?=[A-Z_]+=)")
 _SMALL_LEVEL = re.compile(rf"(?<=^{OURS}:)o")
@@ -255,9 +268,16 @@ _ALWAYS = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def methods_from_text(text: str) -> tuple[str, ...]:
-    """Return checked methods from a list, with float32 and its repetition in front."""
+    """Return checked methods from a list, with float32 and its repetition in front.
+
+    "all" in it stands for METHODS.
+    """
     methods = [FLOAT32, AGAIN]
-    for each in map(str.strip, text.split(",")):
+    words = (
+        (word,) if word != ALL else METHODS
+        for word in re.split(r"\s*,\s*", text.strip())
+    )
+    for each in itertools.chain.from_iterable(words):
         method = _SMALL_LEVEL.sub("O", each)
         methods.append(method)
         if method in (*METHODS, AGAIN):
@@ -268,9 +288,10 @@ def methods_from_text(text: str) -> tuple[str, ...]:
         if not (is_known and all(settings.values())):
             names = sorted(name.removeprefix(OWN_PREFIX) for name in _SETTINGS)
             raise ConfigError(
-                f"--methods: received {each!r}; allowed are {', '.join(METHODS)}, and "
-                f"{OURS}:LEVEL+NAME=VALUE, both or one of them, with a level of "
-                f"{', '.join(LEVELS)} and names of {', '.join(names)}."
+                f"--methods: received {each!r}; allowed are {', '.join(METHODS)}, "
+                f"{ALL} (these four), and {OURS}:LEVEL+NAME=VALUE, both or one of "
+                f"them, with a level of {', '.join(LEVELS)} and names of "
+                f"{', '.join(names)}."
             )
         try:
             AmpConfig.from_env(settings)
@@ -297,11 +318,12 @@ def settings_of_method(method: str) -> dict[str, str]:
 
 def settings_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the variables that are tf-amp's, in which methods differ, sorted."""
+    left_out = {CACHE, BENCH_BATCH, *unknown_settings(environ)}
     return tuple(
         sorted(
             (name, value)
             for name, value in environ.items()
-            if name.startswith(_PREFIXES) and name not in (CACHE, BENCH_BATCH)
+            if name.startswith(_PREFIXES) and name not in left_out
         )
     )
 

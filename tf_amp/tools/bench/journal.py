@@ -32,6 +32,7 @@ _LOW = frozenset({19, 14})
 # More of one thing would tell nothing new, and a script may run for ever.
 _MOST_LINES = 20_000
 FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
+MEMORY = "memory"
 # Steps of each kind, or calls of each function, whose results are compared.
 _COMPARED_STEPS = 4
 # The kind of steps that are called here, and not by Keras.
@@ -132,6 +133,10 @@ class Journal:
             if self._counts[VALUES, source] < _COMPARED_STEPS:
                 self._write(VALUES, source, sampled_values(computed))
 
+    def memory(self, tensor_bytes: int) -> None:
+        """Write how much the tensors of a device took at most."""
+        self._write(MEMORY, tensor_bytes)
+
     def _write(self, what: str, source: object, *rest: object) -> None:
         if os.getpid() != self._owner:
             return
@@ -170,6 +175,8 @@ def _line_from(text: str) -> list[Any] | None:
             makes_sense = begin <= end < math.inf and count > 0
         case ["values", str(), list(values)]:
             makes_sense = all(type(value) in (int, float) for value in values)
+        case ["memory", int(count)]:
+            makes_sense = count >= 0
         case ["function", int(), str(), None]:
             makes_sense = True
         case ["function", int(), str(), dict(counts)]:
@@ -236,6 +243,7 @@ _EXCEPTION_STATUS = 1
 _NO_STEP = "no step was seen"
 # Characters of what is said in a line, and of each of two parts.
 _LONGEST, _PART = 200, 95
+_LONGEST_NOTE = 600
 _LONGEST_TRACEBACK = 10_000
 
 Step = tuple[float, float, int]
@@ -368,7 +376,7 @@ def sample_of(
         run.round,
         peak_bytes=ended.peak_bytes,
         was_ended=ended.is_out_of_time,
-        note=noted[0].removeprefix(_NOTE)[:200] if noted else "",
+        note=noted[0].removeprefix(_NOTE)[:_LONGEST_NOTE] if noted else "",
         warning=warned[0][:200] if warned else "",
     )
     seen: Seen = defaultdict(list)

@@ -26,19 +26,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-import tf_amp
 from tf_amp.config import devices
-from tf_amp.config.amp_config import TUNE
+from tf_amp.config.amp_config import HIDING_IS_SAID, TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
 from tf_amp.errors import ConfigError
 from tf_amp.report.codec import from_plain, plain
 from tf_amp.report.files import write_whole
+from tf_amp.report.versions import versions_of
 from tf_amp.run import progress
 from tf_amp.tools.bench.job import (
     AGAIN,
@@ -58,6 +57,8 @@ from tf_amp.tools.bench.journal import Ended, OpCounts, Sample, lines_of, sample
 FEWEST_ROUNDS = 3
 FASTER, SLOWER, WITHIN_NOISE = "faster", "slower", "within noise"
 TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
+# What ran float32's own graph is no faster, whatever a clock says.
+SAME_GRAPH = "same graph"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +73,27 @@ class SpeedUp:
     highest: float
 
     @property
-    def noise(self) -> float:
-        """How far from float32 the farthest round is: the logarithm of its ratio."""
-        return max(abs(math.log(self.lowest)), abs(math.log(self.highest)))
+    def difference(self) -> int:
+        """By how many percent the faster of both is faster, as it is shown."""
+        return _percent(self.median)
+
+    @property
+    def noise(self) -> int:
+        """The same of the round that differs most."""
+        return max(_percent(self.lowest), _percent(self.highest))
 
     def verdict(self, again: SpeedUp) -> str:
         """Say whether the method is faster, given float32's second run."""
-        if abs(math.log(self.median)) > again.noise:
+        if self.difference > again.noise:
             if self.lowest > 1.0:
                 return FASTER
             if self.highest < 1.0:
                 return SLOWER
         return WITHIN_NOISE
+
+
+def _percent(ratio: float) -> int:
+    return round(math.expm1(abs(math.log(ratio))) * 100.0)
 
 
 def speed_up_of(
@@ -135,7 +145,10 @@ class BenchRow:
       error: of results, relative to float32, the largest of the rounds; None where
         nothing can be compared.
       ops: that were executed in the last of the rounds.
-      is_no_op: whether something was switched on and no operation ran in 16 bits.
+      is_no_op: whether something was switched on, and the graph that was executed is
+        float32's.
+      float32_ops: so many operations were executed in float32, where the method ran
+        another graph without any 16 bits, as fusions make one; else None.
       failure: of the first process that failed, before others one without steps.
     """
 
@@ -151,6 +164,7 @@ class BenchRow:
     error: float | None
     ops: OpCounts | None
     is_no_op: bool
+    float32_ops: int | None
     timed: str
     failure: str
     note: str
@@ -188,6 +202,11 @@ def _row(
     step = median(seconds.values()) if done else None
     speed_up = None if method == FLOAT32 else speed_up_of(seconds, _seconds(reference))
     ops = done[-1].ops if done else None
+    others = [each.ops for each in reference.values()]
+    # With 16 bits it is another graph, and of float32 run again the same.
+    is_compared = method not in (FLOAT32, AGAIN) and ops is not None and not ops.low
+    float32_ops = others[-1] if others and is_compared else None
+    is_no_op = float32_ops is not None and ops == float32_ops
     values, expected = (
         {number: each.values for number, each in by_round.items()}
         for by_round in (measured, reference)
@@ -197,6 +216,8 @@ def _row(
     if method != AGAIN and speed_up is not None and again is not None:
         is_enough = len(measured.keys() & reference) >= FEWEST_ROUNDS
         verdict = speed_up.verdict(again) if is_enough else TOO_FEW_ROUNDS
+        if is_no_op and verdict in (FASTER, WITHIN_NOISE):
+            verdict = SAME_GRAPH
     return BenchRow(
         method=method,
         batch=batch,
@@ -209,7 +230,8 @@ def _row(
         peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
         error=None if method == FLOAT32 else largest_error(values, expected),
         ops=ops,
-        is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
+        is_no_op=is_no_op,
+        float32_ops=float32_ops.total if float32_ops and not is_no_op else None,
         timed=done[-1].timed if done else "",
         failure=failed[0].failure if failed else "",
         note=next((s.note for s in samples if s.note), ""),
@@ -345,15 +367,6 @@ def context_of(target: Program) -> Context:
     )
 
 
-def versions_of(packages: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the version of tf-amp, and of those packages that are installed."""
-    versions = [("tf-amp", tf_amp.__version__)]
-    for name in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions.append((name, metadata.version(name)))
-    return tuple(versions)
-
-
 def revision_of(folder: pathlib.Path, but: Sequence[str] = ()) -> str:
     """Return the git revision that a folder is at; "" where there is none.
 
@@ -386,6 +399,8 @@ _START = (
     f"import sys; sys.path[0] = {os.devnull!r}; sys.path.append({str(_ROOT)!r}); "
     "from tf_amp.tools.bench import worker; worker.main()"
 )
+# The file, in the folder of its run, that a worker writes.
+JOURNAL = "journal"
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 _KEPT_BYTES = 65536
@@ -396,6 +411,14 @@ def runs_left(record: BenchRecord, rounds: int) -> tuple[Run, ...]:
     done = {(each.method, each.batch, each.round) for each in record.samples}
     runs = record.job.runs(rounds)
     return tuple(r for r in runs if (r.method, r.batch, r.round) not in done)
+
+
+def processes_of(job: BenchJob, run: Run) -> int:
+    """Return how many processes a run takes: two where the first one learns costs."""
+    settings = {**dict(job.settings), **settings_of_method(run.method)}
+    is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
+    # A process of ours that compares steps leaves verdicts for the next one.
+    return 2 if job.learns and is_ours(run.method) and is_tuned else 1
 
 
 def measured(
@@ -424,7 +447,11 @@ def measured(
 
 
 def sample_of_run(
-    job: BenchJob, run: Run, folder: pathlib.Path, stop: threading.Event
+    job: BenchJob,
+    run: Run,
+    folder: pathlib.Path,
+    stop: threading.Event,
+    mebibytes: int | None = None,
 ) -> Sample:
     """Run one process, and return what it has measured.
 
@@ -432,20 +459,27 @@ def sample_of_run(
     steps of earlier ones have shown. Where it learns first, it has one for each batch
     size and round. KeyboardInterrupt: `stop` was set; no process is left.
     """
-    journal = folder / "journal"
+    journal = folder / JOURNAL
     costs = folder / f"costs-{job.methods.index(run.method)}"
     if job.learns:
         costs = costs / f"{run.batch}-{run.round}"
+    costs.mkdir(parents=True, exist_ok=True)
+    # Each new folder would count as a machine on which that was not said.
+    (costs / HIDING_IS_SAID).touch()
     environment = environment_of(job, run, os.environ, str(costs))
-    task = Task(job, run, str(journal))
-    settings = {**dict(job.settings), **settings_of_method(run.method)}
-    is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
-    # A process of ours that compares steps leaves verdicts for the next one.
-    learns = job.learns and is_ours(run.method) and is_tuned
-    for _ in range(2 if learns else 1):
+    if mebibytes is not None:
+        environment |= limited_to(mebibytes)
+    task = Task(job, run, str(journal), mebibytes)
+    for _ in range(processes_of(job, run)):
         journal.unlink(missing_ok=True)
         ended = _run_worker(task.to_json(), environment, job.seconds, stop)
     return sample_of(run, job.mode, lines_of(journal), ended)
+
+
+def limited_to(mebibytes: int | None) -> dict[str, str]:
+    """Return variables by which the tensors of CPUs are counted, and limited."""
+    limit = {} if mebibytes is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(mebibytes)}
+    return {"TF_CPU_ALLOCATOR_USE_BFC": "true", **limit}
 
 
 def _run_worker(

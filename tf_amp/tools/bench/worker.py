@@ -8,6 +8,7 @@ shows the graph that is executed; and the runs of Sessions.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import dataclasses
 import functools
@@ -232,6 +233,8 @@ def main() -> None:
     journal = Journal(pathlib.Path(task.journal))
     try:
         watch(journal)
+        if task.mebibytes is not None:
+            limit_memory(task.mebibytes, journal)
         switch_on(run.method)
         target, batch = job.target, run.batch
         if target.kind == SCRIPT or batch is None:
@@ -251,6 +254,34 @@ def main() -> None:
         if error.is_scripts_own:
             raise
         sys.exit(str(error))
+
+
+def limit_memory(mebibytes: int, journal: Journal) -> None:
+    """Leave so much to the tensors of each device, and write what they took in the end.
+
+    For CPUs the environment says so: TensorFlow reads it when it is imported.
+    """
+
+    def limit(tensorflow: Any) -> None:
+        config = tensorflow.config
+        for gpu in config.list_physical_devices("GPU"):
+            part = config.LogicalDeviceConfiguration(memory_limit=mebibytes)
+            config.set_logical_device_configuration(gpu, [part])
+
+    @atexit.register
+    def note() -> None:
+        if (tensorflow := sys.modules.get("tensorflow")) is not None:
+            get = tensorflow.config.experimental.get_memory_info
+            names = [d.name.removeprefix("/device:") for d in _devices(tensorflow)]
+            journal.memory(max(get(name)["peak"] for name in names))
+
+    wrapt.register_post_import_hook(limit, "tensorflow")
+
+
+def _devices(tensorflow: Any) -> list[Any]:
+    """Return the GPUs; without any, the CPUs."""
+    list_devices = tensorflow.config.list_logical_devices
+    return list(list_devices("GPU") or list_devices("CPU"))
 
 
 def _run_steps(step: Step, journal: Journal, seconds: float) -> None:

@@ -10,8 +10,9 @@ import contextlib
 import pathlib
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from tf_amp.config.amp_config import LowDtype, OptLevel
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert import files
 
@@ -23,18 +24,18 @@ def convert(
     source: str | pathlib.Path,
     target: str | pathlib.Path,
     *,
-    dtype: str | None = None,
+    dtype: LowDtype | None = None,
     device_profile: str | None = None,
-    opt_level: str | None = None,
+    opt_level: OptLevel | None = None,
     exclude: Iterable[str] = (),
     keep_io: bool = True,
-    weights: str = "float32",
+    weights: Literal["float32", "low"] = "float32",
     calibration: str | pathlib.Path | None = None,
     verify: bool = False,
     overwrite: bool = False,
     allow_lambda: bool = False,
     batch: int | None = None,
-    to: str = "mixed",
+    to: Literal["mixed", "float32"] = "mixed",
 ) -> ConversionReport:
     """Convert a stored model to mixed precision, or one of ours back to float32.
 

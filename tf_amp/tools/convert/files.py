@@ -27,6 +27,7 @@ from tf_amp.errors import (
     ConversionError,
     ScriptMissingError,
     UnreadableModelError,
+    guess_path,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Kind(enum.Enum):
 def kind_of(source: pathlib.Path) -> Kind:
     """Return what `source` is by its name and contents; an error names the kinds."""
     if not source.exists():
-        raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
+        near = guess_path(source) or f"; needed is {_WANTED}."
+        raise ScriptMissingError(f"{source} does not exist{near}")
     if any((source / name).is_file() for name in SAVED_MODEL_FILES):
         return Kind.SAVED_MODEL
     if (source / _SPLIT_FILE).is_file():

@@ -16,6 +16,7 @@ from tf_amp.config.amp_config import AmpConfig, checked_settings, with_settings
 from tf_amp.config.setting_values import checked_patterns, checked_word
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.report import codec
+from tf_amp.report.counts import counted
 from tf_amp.report.display import Display
 from tf_amp.tools.convert.files import size_of
 from tf_amp.tools.verify.verification import Verification
@@ -247,8 +248,9 @@ class ConversionReport(Display):
     def _outcome(self) -> str:
         if self.to == "float32":
             return "float32 again"
-        low = sum(d.is_low for plan in self.plans.values() for d in plan.decisions)
-        slots = sum(len(plan.decisions) for plan in self.plans.values())
+        rows = [row for plan in self.plans.values() for row in plan.decisions]
+        low = {row.slot.node for row in rows if row.is_low}
+        nodes = {row.slot.node for row in rows}
         casts = sum(plan.casts for plan in self.plans.values())
         where = f"({self.opt_level}, {self.device_profile})"
         if not low:
@@ -261,8 +263,8 @@ class ConversionReport(Display):
             if changed:
                 words = " and ".join(changed)
                 return f"computes in float32 as before {where}; {words}"
-            return f"nothing to gain in {self.low_dtype} {where}; it stays as it is"
+            return f"nothing to gain in {self.low_dtype} {where}; it stays unchanged"
         return (
-            f"{low} of {slots} float type attributes to {self.low_dtype} {where}, "
-            f"{casts} casts"
+            f"{len(low)} of {len(nodes)} operations in {self.low_dtype} {where}, with "
+            f"{counted(casts, 'cast')}"
         )

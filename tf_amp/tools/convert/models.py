@@ -26,7 +26,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
-from grappler_pass.functions.conversion import bodies_of
+from grappler_pass.functions.conversion import nodes_by_function
 from grappler_pass.graph.editing import name_in
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
@@ -270,7 +270,7 @@ def _refuse_converted(extras: pathlib.Path) -> None:
         listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise AlreadyMixedError(
             f"tf-amp has converted the model already: {listed} are in "
-            f"{report['low_dtype']}; it was left as it is. It goes back to float32 "
+            f"{report['low_dtype']}; it was left unchanged. It goes back to float32 "
             "with --to float32."
         )
 
@@ -305,7 +305,7 @@ def _fill_constants(original: GraphDef, converted: GraphDef) -> None:
 def _constants(graph_def: GraphDef) -> Mapping[tuple[str, str], NodeDef]:
     return {
         (function, str(node.name)): node
-        for function, nodes in bodies_of(graph_def).items()
+        for function, nodes in nodes_by_function(graph_def).items()
         for node in nodes
         if node.op == "Const"
     }
@@ -355,7 +355,7 @@ def compared_models(
 ) -> tuple[dict[str, Verification], tuple[str, ...]]:
     """Compare each part of both models, and say which could not be fed.
 
-    NotMeasurableError: the model cannot be run on made-up inputs.
+    NotMeasurableError: the model cannot be run on synthetic inputs.
     """
     originals, converted = (_parts_of(path, item) for path in (job.path, draft))
     path, size = job.options.calibration, job.options.batch or _BATCH
@@ -363,7 +363,7 @@ def compared_models(
     remarks: list[str] = []
     for name, part in progress.each(tuple(originals.items()), "comparing signatures"):
         specs = data.specs_of(part.function)
-        words = "made-up inputs" if path is None else str(path)
+        words = "synthetic inputs" if path is None else str(path)
         try:
             # The user's first ones, if there are any.
             inputs = (

@@ -95,7 +95,7 @@ def rewrite(
     # Those that hold an op which low precision starts at.
     names = tuple(
         name
-        for name, nodes in conversion.bodies_of(graph_def).items()
+        for name, nodes in conversion.nodes_by_function(graph_def).items()
         if any(planner.settings.lists.list_of(node.op) == ALLOW for node in nodes)
     )
     for name in progress.each(names, "planning functions"):
@@ -276,7 +276,9 @@ def mix(
 ) -> None:
     """Rewrite a graph with its functions, in place, as the options say."""
     graph_def = meta_graph.graph_def
-    nodes = [n for body in conversion.bodies_of(graph_def).values() for n in body]
+    nodes = [
+        n for body in conversion.nodes_by_function(graph_def).values() for n in body
+    ]
     _refuse_mixed(nodes)
     mixed.warnings |= {
         f"the exclusion {pattern!r} matches no operation of the model": None
@@ -352,6 +354,6 @@ def _refuse_mixed(nodes: Iterable[NodeDef]) -> None:
     if counts:
         listed = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
         raise AlreadyMixedError(
-            f"the model is in mixed precision already: {listed}; it was left as it is. "
-            "One that was converted goes back to float32 with --to float32."
+            f"the model is in mixed precision already: {listed}; it was left "
+            "unchanged. One that was converted goes back to float32 with --to float32."
         )

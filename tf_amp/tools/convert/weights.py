@@ -32,7 +32,7 @@ from grappler_pass.graph.walks import reached
 from tf_amp.errors import ConversionError
 from tf_amp.tools.convert.files import VARIABLES, unreadable
 
-# The graph itself among its functions, as in `bodies_of`.
+# The graph itself among its functions, as in `nodes_by_function`.
 MAIN = ""
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"

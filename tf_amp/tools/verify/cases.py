@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -102,7 +103,11 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
     Other tensors that it has captured are among the values, as `node:output`.
     """
     try:
-        variables = {id(v.handle): str(v.name) for v in function.graph.variables}
+        paths = tracing.keras_paths()
+        variables = {
+            id(v.handle): paths.get(id(v), str(v.name))
+            for v in function.graph.variables
+        }
     except AssertionError:
         # Of a SavedModel that nobody holds; handles keep the values all the same.
         variables = {}
@@ -137,7 +142,7 @@ def _case_from_graph(
     if is_compiled:
         optimized = _inlined_as_traced(graph_def, fetched)
     else:
-        optimized = grappler_preview.optimized_graph(graph_def, fetched)
+        optimized = grappler_preview.optimized_here(graph_def, fetched)
     case = _unwatched_case(optimized, fetched, config, values, name)
     if is_compiled:
         under_xla = settings_under_xla(case.settings)
@@ -343,6 +348,8 @@ def _paths(result: Any, path: str) -> Any:
 
 
 UPDATE = "update"
+# What TensorFlow puts behind a scope whose name is taken.
+_NUMBERED = re.compile(r"_\d+(?=/)")
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")
 _VARIABLES = REF_VARIABLE_OPS | {"Const", "ReadVariableOp", "_Arg"}
 
@@ -514,15 +521,16 @@ def _trained(name: str, variables: Mapping[str, str]) -> str:
     """Return the variable that an optimizer's variable is named after, or its name.
 
     Keras calls the moment of `head/kernel` `adam/head_kernel_momentum`, or
-    `Adam/m/head/kernel`.
+    `Adam/m/head/kernel`. TensorFlow may have made the variable `head_1/kernel`.
     """
     last = name.rpartition("/")[2]
-    trained = (
-        known
-        for known in variables.values()
-        if known.replace("/", "_") in last or name.endswith(f"/{known}")
-    )
-    return max((known for known in trained if known != name), key=len, default=name)
+    exact, numbered = [], []
+    for known in set(variables.values()) - {name}:
+        if known.replace("/", "_") in last or name.endswith(f"/{known}"):
+            exact.append(known)
+        elif _NUMBERED.sub("", known).replace("/", "_") in last:
+            numbered.append(known)
+    return max(exact or numbered, key=len, default=name)
 
 
 def _is_comparable(dtype: int) -> bool:

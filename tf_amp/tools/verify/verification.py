@@ -45,6 +45,10 @@ _UNKNOWN = 0.5
 OUTPUT, GRADIENT = "output", "gradient"
 _NUMBERS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
 _TITLES = ("tensor", "kind", "shape", *_NUMBERS, "verdict")
+_ELSEWHERE = (
+    " Kernels that are fused while a graph is traced are in it already: `tf-amp bench` "
+    "compares losses with those of the program without tf-amp."
+)
 # What a narrow terminal leaves out, first what matters least.
 _SPARE = (
     "cosine",
@@ -148,12 +152,15 @@ class Verification(Display, Stored):
       tolerance: for relative errors.
       plan: one line on what was rewritten.
       low_operations: how many operations ran in 16 bits; None where unknown.
+      is_changed: whether the plan changes the graph, by types or by fusions.
       data: what was run on, in words.
       culprits: operations that must be float32 for the tolerance to hold; None where
         they were not looked for.
       tries: rewrites that were run to find these.
       excluded: regular expressions for what was to stay float32 already.
       unmatched: those of them that match no operation of the graph.
+      fused: how many kernels were fused while the graph was traced; both runs have
+        them.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("ok", "verdict")
@@ -164,11 +171,13 @@ class Verification(Display, Stored):
     tolerance: float
     plan: str = ""
     low_operations: int | None = None
+    is_changed: bool = True
     data: str = ""
     culprits: tuple[Culprit, ...] | None = None
     tries: int = 0
     excluded: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
+    fused: int = 0
 
     def verdict_on(self, check: TensorCheck) -> Judgement:
         """Judge by the relative error; of integers and text nothing is asked.
@@ -228,8 +237,9 @@ class Verification(Display, Stored):
     @property
     def verdict(self) -> str:
         """One or two sentences that say what holds, and what does not."""
-        if self.low_operations == 0:
-            return "The plan changes nothing here, so there is nothing to verify."
+        if not self.is_changed:
+            said = "The plan changes nothing here, so there is nothing to verify."
+            return f"{said}{_ELSEWHERE * bool(self.fused)}"
         if not self.checks:
             return "Nothing that the graph returns or updates could be compared."
         if not (failing := self.failing):
@@ -257,7 +267,7 @@ class Verification(Display, Stored):
         return f"The numbers do not hold: {text}"
 
     def summary(self) -> str:
-        """Return the verdict behind the graph's name."""
+        """Return the graph's name, then the verdict."""
         return f"{self.graph or 'graph'}: {self.verdict}"
 
     def __str__(self) -> str:
@@ -293,8 +303,12 @@ class Verification(Display, Stored):
         """Return headline, table, verdict and culprits."""
         plan = f": {self.plan}" if self.plan else ""
         data = f"\nrun on {self.data}" if self.data else ""
+        fused = (
+            f"\nBoth runs have {counted(self.fused, 'kernel')} that tf-amp fused while "
+            "the graph was traced."
+        )
         return Group(
-            Text(f"{self.graph or 'graph'}{plan}{data}"),
+            Text(f"{self.graph or 'graph'}{plan}{data}{fused * bool(self.fused)}"),
             *([table] if self.checks else []),
             Text(self.verdict),
             *(Text(f"  {culprit}") for culprit in self.culprits or ()),
@@ -314,10 +328,11 @@ def _good(verification: Verification) -> str:
     holding = groups[Judgement.HOLDS]
     judged, tolerance = len(noisy) + len(holding), verification.tolerance
     text = (
-        f"Not the plan's doing: {len(noisy)} of {judged} tensors are beyond the "
-        f"tolerance of {tolerance:.2g}, but float32 moves them as far when its inputs "
-        f"and weights are merely rounded to {verification.low_dtype}, or when it is "
-        "run again. The computation is ill-conditioned for these inputs."
+        f"The numbers hold as far as float32's own do: {len(noisy)} of {judged} "
+        f"tensors are beyond the tolerance of {tolerance:.2g}, but float32 moves them "
+        "as far when its inputs and weights are merely rounded to "
+        f"{verification.low_dtype}, or when it is run again. The computation is "
+        "ill-conditioned for these inputs."
     )
     if not noisy:
         worst = max((c.mixed.relative for c in holding), default=0.0)
@@ -328,8 +343,8 @@ def _good(verification: Verification) -> str:
     if nothing:
         what = counted(len(nothing), "tensor is", "tensors are")
         text += (
-            f" {what} next to nothing beside the rest of the layer, in float32 too, "
-            f"such as {nothing[0].kind} {nothing[0].name!r}: there is nothing to judge."
+            f" {what} not judged, such as {nothing[0].kind} {nothing[0].name!r}: in "
+            "float32, too, almost nothing is left of it beside the layer's others."
         )
     return text
 

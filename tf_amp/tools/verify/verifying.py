@@ -20,6 +20,7 @@ import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
+from grappler_pass.annotations import FUSED
 from grappler_pass.eligibility.exclusions import (
     differentiated,
     unmatched,
@@ -28,7 +29,7 @@ from grappler_pass.eligibility.exclusions import (
 from grappler_pass.functions import conversion
 from grappler_pass.graph.view import Graph, Node
 from grappler_pass.planning.plan import Plan
-from tf_amp.config.amp_config import checked_settings
+from tf_amp.config.amp_config import LowDtype, OptLevel, checked_settings
 from tf_amp.config.setting_values import (
     checked_patterns,
     checked_tolerance,
@@ -75,8 +76,8 @@ _T = TypeVar("_T")
 def verify(
     fn: Any,
     *args: Any,
-    dtype: str | None = None,
-    opt_level: str | None = None,
+    dtype: LowDtype | None = None,
+    opt_level: OptLevel | None = None,
     exclude: Iterable[str] | None = None,
     tolerance: float | None = None,
     bisect: bool = False,
@@ -215,20 +216,23 @@ def verified(
 
     missing = sum(name not in case.values for name in values)
     if missing and not data:
-        data = f"made-up data for {missing} of {len(values)} inputs and variables"
+        data = f"synthetic data for {missing} of {len(values)} inputs and variables"
     # Exclusions may match operations, or layers and other parts.
     parts = {reason for _, reason in case.item.excluded}
-    bodies = conversion.bodies_of(case.graph_def).values()
-    names = [node.name for nodes in bodies for node in nodes]
+    bodies = conversion.nodes_by_function(case.graph_def).values()
+    nodes = [node for of_body in bodies for node in of_body]
+    names = [node.name for node in nodes]
     excluded, plan = case.settings.exclude, rewrite.plan
     of_ops = [p for p in excluded if p not in parts and not is_of_layer(p)]
     verification = compared(
         rewrite,
         plan=plan.verdict().removeprefix(f"{plan.graph}: ") if plan else "",
         low_operations=len(_low_nodes(plan)),
+        is_changed=rewrite.changed,
         data=data,
         excluded=excluded,
         unmatched=unmatched(of_ops, names),
+        fused=sum(FUSED in node.attr for node in nodes),
     )
     if not bisect or verification.ok or plan is None:
         return verification

@@ -18,9 +18,9 @@ def job_of(*methods, batches=(8,), mode="train"):
     )
 
 
-def samples_of(method, seconds, *, values=(1.0, 2.0), low=0, batch=8):
+def samples_of(method, seconds, *, values=(1.0, 2.0), low=0, batch=8, total=9):
     """Return a sample for each round, with so many seconds per step."""
-    ops = None if low is None else OpCounts(9, low, low, 0)
+    ops = None if low is None else OpCounts(total, low, low, 0)
     return [
         Sample(
             method,

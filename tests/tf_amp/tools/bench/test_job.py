@@ -24,6 +24,12 @@ from tf_amp.tools.bench.job import (
 )
 
 
+def test_all_stands_for_every_method():
+    assert methods_from_text("all,tf-amp:O2") == (
+        *("float32", "float32 again", "keras", "tensorflow", "tf-amp", "tf-amp:O2"),
+    )
+
+
 def test_methods_take_turns_and_each_round_starts_with_the_next():
     sizes = [(r.round, r.batch) for r in job_of(batches=(1, 32)).runs(2)]
     assert sizes[::2] == [(0, 1), (0, 32), (1, 1), (1, 32)]
@@ -122,6 +128,8 @@ USERS = {
     "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
     "TF_AMP_EXCLUDE": "head/",
     "TF_AMP_CACHE": "own",
+    # What the program is told of, and does nothing.
+    "TF_AMP_EXLCUDE": "head/",
 }
 
 

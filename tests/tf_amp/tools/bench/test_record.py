@@ -10,6 +10,7 @@ import pytest
 from tests.processes import run
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.errors import ConfigError
+from tf_amp.tools.bench.answer import answers
 from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Program
 from tf_amp.tools.bench.journal import Sample
 from tf_amp.tools.bench.record import (
@@ -20,7 +21,14 @@ from tf_amp.tools.bench.record import (
     speed_up_of,
     summarized,
 )
-from tf_amp.tools.bench.rendering import cells, page_of, png_of, print_record, remarks
+from tf_amp.tools.bench.rendering import (
+    bars_of,
+    cells,
+    page_of,
+    png_of,
+    print_record,
+    remarks,
+)
 
 FRESH = record_of(job_of())
 MEASURED = record_of(
@@ -151,6 +159,8 @@ def test_an_error_is_relative_and_the_largest_of_the_rounds():
         ([0.050, 0.050, 0.050], "faster"),
         ([0.098, 0.096, 0.097], "within noise"),
         ([0.104, 0.104, 0.104], "within noise"),
+        # As printed: 1.05 beside a noise of 5%.
+        ([0.0951, 0.0951, 0.0951], "within noise"),
         ([0.110, 0.110, 0.110], "slower"),
         ([0.110, 0.200, 0.099], "within noise"),
         ([0.050, 0.050, 0.150], "within noise"),
@@ -170,6 +180,31 @@ def test_without_float32_nothing_is_compared():
 def test_the_repetition_shows_the_noise():
     row = summarized(job_of(), [*FLOAT32, *AGAIN])[-1]
     assert cells(row)[4:6] == ("1.00 (0.95-1.00)", "noise 5%")
+
+
+def test_a_fused_graph_in_float32_is_no_no_op():
+    note = "`fit` stays float32, with 2 fusions: why (AMP102)"
+    fused = [
+        dataclasses.replace(each, note=note)
+        for each in samples_of("tf-amp", [0.05, 0.05, 0.05], total=7)
+    ]
+    record = record_of(job_of("tf-amp"), FLOAT32, AGAIN, fused)
+    row = record.summary[-1]
+    assert not row.is_no_op and cells(row)[-1] == "0 of 7 changed"
+    (said,) = (each for each in remarks(record) if "operations" in each)
+    graph = "float32 with a changed graph, of 7 operations in place of 9"
+    assert said == f"tf-amp, batch 8: {graph}: {note}"
+    fast = "tf-amp makes the steps of module:function 2.00 times as fast (2.00 to 2.00)"
+    said = f"At batch size 8: {fast}, in float32, by fusions alone."
+    assert [*answers(record)] == [said]
+    page = page_of(record)
+    assert "no-op" not in page and '"shape": [""]' in page
+    # In 16 bits its graph is another one, too.
+    low = record_of(job_of("tf-amp"), FLOAT32, samples_of("tf-amp", [0.1], low=3))
+    assert cells(low.summary[-1])[-1] == "3 of 9"
+    # Without float32 nothing is known of its graph.
+    alone = record_of(job_of("tf-amp"), samples_of("tf-amp", [0.1], total=7))
+    assert cells(alone.summary[-1])[-1] == "0 of 7"
 
 
 @pytest.mark.parametrize(("low", "is_no_op"), [(0, True), (3, False), (None, False)])
@@ -327,13 +362,133 @@ def test_the_page_needs_no_network_and_holds_no_foreign_markup():
     image, end = "<img src=x onerror=alert(1)>", "</script><script>alert(1)//"
     job = dataclasses.replace(RECORD.job, target=Program(SCRIPT, f"/{image}.py"))
     failed = Sample("tf-amp", 8, 1, failure=end)
-    page = page_of(dataclasses.replace(RECORD, job=job).with_sample(failed))
+    record = dataclasses.replace(RECORD, job=job).with_sample(failed)
+    page = page_of(record, "tf-amp bench <b>")
+    assert "<code>tf-amp bench &lt;b&gt;</code>" in page
     assert image not in page and end not in page
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
     assert "&lt;b&gt;no memory" in page and "<b>no memory" not in page
     assert "2.00 (2.00-2.00)" in page and '"name": "float32 again"' in page
+    assert "<h2>Speed-up over float32</h2>" in page
+    assert "At batch size 8: keras makes the steps of" in page
     assert "<script src=" not in page and '<link rel="stylesheet"' not in page
 
 
+SCRIPT_JOB = dataclasses.replace(
+    job_of("keras", "tf-amp", batches=(None,)), target=Program(SCRIPT, "/train.py")
+)
+OF_SCRIPT = record_of(
+    SCRIPT_JOB,
+    samples_of("float32", [0.10, 0.10, 0.10], batch=None),
+    samples_of("float32 again", [0.10, 0.11, 0.10], batch=None),
+    samples_of("keras", [0.10, 0.10, 0.10], batch=None, low=0),
+    samples_of("tf-amp", [0.05, 0.04, 0.05], batch=None, low=3),
+)
+
+
+def test_bars_have_their_values_and_what_did_nothing_is_hatched():
+    keras, tf_amp = bars_of(OF_SCRIPT)[1:]
+    assert (keras.texts, tf_amp.texts) == (["1.00"], ["2.00"])
+    assert tf_amp.lengths == ([0.0], [0.5])
+    shown = json.loads(
+        re.search(r"const FIGURES = (.*);\n", page_of(OF_SCRIPT))[1].split(";\n")[0]
+    )
+    ((data, _),) = (figure.values() for figure in shown.values())
+    hatches = [(each["name"], each["marker"]["pattern"]["shape"]) for each in data]
+    assert hatches == [("float32 again", [""]), ("keras", ["/"]), ("tf-amp", [""])]
+    assert [each["text"] for each in data] == [["1.00"], ["1.00"], ["2.00"]]
+
+
+def test_without_batch_sizes_there_is_no_word_of_them(capsys):
+    print_record(OF_SCRIPT)
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == [
+        *("method", "step", "ms")
+    ]
+    page = re.sub(r"<script.*?</script>", "", page_of(OF_SCRIPT), flags=re.S)
+    assert "batch" not in page and "items/s" not in page and "as it is" not in page
+    assert "Hatched are no-ops" in page
+    assert "Tf-amp" not in page and "train.py 2.00 times as fast" in page
+    with_sizes = page_of(RECORD)
+    assert "batch size" in with_sizes and "Hatched" not in with_sizes
+    # Bars of several sizes have a legend; those of one have their methods below them.
+    assert [bars.places for bars in bars_of(RECORD)] == [("8",), ("8",)]
+    one = dataclasses.replace(RECORD, job=job_of("keras"))
+    assert [bars.places for bars in bars_of(one)] == [("float32 again",), ("keras",)]
+
+
+NOISE = samples_of("float32 again", [0.100, 0.106, 0.100])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "low", "answer"),
+    [
+        (
+            [0.050, 0.052, 0.051],
+            3,
+            "tf-amp makes the steps of module:function 1.96 times as fast (1.92 to "
+            "2.00), with 3 of 9 operations in 16 bits.",
+        ),
+        (
+            [0.150, 0.150, 0.160],
+            3,
+            "tf-amp makes the steps of module:function 0.67 times as fast (0.62 to "
+            "0.67).",
+        ),
+        (
+            [0.098, 0.094, 0.102],
+            3,
+            "No difference was measured: 1.02 times as fast (0.98 to 1.06) is within "
+            "the noise of 6%.",
+        ),
+        (
+            [0.080, 0.080, 0.110],
+            3,
+            "No difference is certain: 1.25 times as fast (0.91 to 1.25), so that "
+            "rounds disagree.",
+        ),
+        (
+            [0.080, 0.080, 0.080],
+            0,
+            "tf-amp changes nothing in module:function: the graph of float32 ran, and "
+            "1.25 times as fast (1.25 to 1.25) is noise.",
+        ),
+        (
+            [0.050],
+            3,
+            "Too few rounds to tell a gain from noise: tf-amp 2.00 times as fast (2.00 "
+            "to 2.00), in 1 round; --rounds 3 is enough.",
+        ),
+    ],
+    ids=["faster", "slower", "within noise", "rounds disagree", "no-op", "too few"],
+)
+def test_the_last_line_answers_whether_it_is_worth_it(seconds, low, answer, capsys):
+    record = record_of(
+        job_of("tf-amp"), FLOAT32, NOISE, samples_of("tf-amp", seconds, low=low)
+    )
+    assert last_line(record, capsys) == f"At batch size 8: {answer}"
+    assert answer in page_of(record)
+
+
+def test_of_several_methods_the_fastest_is_named_if_any_is_faster(capsys):
+    slow = samples_of("keras", [0.10, 0.10, 0.09], low=1)
+    record = record_of(job_of("keras", "tf-amp"), FLOAT32, NOISE, slow)
+    failed = record.with_sample(Sample("tf-amp", 8, 0, failure="exit status 1"))
+    same = samples_of("tf-amp", [0.1, 0.1, 0.1], low=1)
+    fast = samples_of("tf-amp", [0.05, 0.05, 0.05], low=1)
+    said = [
+        last_line(dataclasses.replace(record, samples=(*record.samples, *more)), capsys)
+        for more in (same, fast)
+    ]
+    assert said[0].endswith("No method is faster beyond the noise of 6%.")
+    assert said[1].endswith("1 of 9 operations in 16 bits, the fastest of all methods.")
+    assert "tf-amp failed" not in last_line(failed, capsys)
+    alone = record_of(job_of("tf-amp"), FLOAT32, failed.samples[-1:])
+    assert last_line(alone, capsys).endswith(
+        "tf-amp failed, so that there is no answer."
+    )
+    assert [*answers(record_of(job_of(), FLOAT32))] == []
+
+
 def test_the_chart_is_a_png():
-    assert png_of(RECORD).startswith(b"\x89PNG")
+    for record in (RECORD, OF_SCRIPT):
+        assert png_of(record).startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ tf_amp.enable(dtype="bfloat16")
 plan = tf_amp.explain(step, tf.constant(A))
 labels_of(1)
 print(plan.is_empty, len(tf_amp.plans()) == 0)
-print(plan.summary().rpartition("; ")[2])
+print(plan.details().rpartition("; ")[2])
 """
 
 
@@ -23,9 +23,9 @@ print(plan.summary().rpartition("; ")[2])
 )
 def test_what_is_in_doubt_is_explained_as_it_will_run(error, is_empty, text, tmp_path):
     lines = run(EXPLAINED.format(error=error), tmp_path)
-    assert lines[-2:] == [f"{is_empty} {is_empty}", f"in doubt: {text}"]
+    assert lines[-2:] == [f"{is_empty} {is_empty}", f"a close call: {text}"]
 
 
 def test_without_tuning_what_is_not_sure_stays_float32(tmp_path):
     lines = run(EXPLAINED.format(error=3.0), tmp_path, TF_AMP_TUNE="off")
-    assert lines[-2] == "True True" and "in doubt" not in lines[-1]
+    assert lines[-2] == "True True" and "a close call" not in lines[-1]

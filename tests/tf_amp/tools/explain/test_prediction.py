@@ -71,7 +71,7 @@ def test_a_prediction_prints_plan_ops_and_misses(measured):
     assert measured.plan.summary() in text
     assert "whole step" in text
     assert "f32 predicted ms" in text and "mixed measured ms" in text
-    assert f"largest misses: {measured.top(3).misses()[0].op}" in text
+    assert f"Predictions were off most for {measured.top(3).misses()[0].op}" in text
 
 
 def test_parts_of_a_split_op_count_for_it_and_not_as_casts():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 import tensorflow as tf
@@ -65,6 +66,8 @@ def test_a_folder_is_read_whole_but_for_what_is_not_ours(folder):
     html = html_from_record(record)
     for text in ("1.25x", "Numbers of", "Predicted and measured times", "Not recorded"):
         assert text in html
+    assert "1.25 times as fast as float32, measured in 9 pairs of its own steps" in html
+    assert "Its numbers are verified against float32." in html
 
 
 @pytest.mark.parametrize(("is_faster", "end"), [(True, "it"), (False, "float32")])
@@ -80,7 +83,7 @@ def test_what_steps_have_decided_is_in_doubt_no_more(folder, texts, is_faster, e
         f"{end} stays"
     ]
     (folder / "1.steps.json").unlink()
-    assert Outcome.OPEN.value in html_from_record(record_from_path(folder))
+    assert Outcome.OPEN.value[1:] in html_from_record(record_from_path(folder))
 
 
 def test_the_largest_error_is_on_top(folder):
@@ -111,12 +114,26 @@ def test_of_the_steps_of_a_run_those_are_marked_that_were_skipped():
     skipped = section.figure.data[1]
     assert (skipped.x, skipped.y) == ((2, 4), (4.0, 2.0))
     assert skipped.text == ("Exp", "origin not known")
+    assert section.text.startswith("2 steps skipped;")
+    once, *_ = sections_of_runs(JobRecord("job", runs=(run | {"scales": scales[:2]},)))
+    assert once.text.startswith("1 step skipped;")
 
 
 def test_a_job_beside_another_shows_whose_types_differ():
     low, kept = tf_amp.explain(traced("O2")), tf_amp.explain(traced("O0"))
     html = html_from_record(JobRecord("now", (low,)), JobRecord("before", (kept,)))
     assert "Beside before" in html and "float32 to bfloat16" in html
+
+
+def test_of_the_plans_of_a_function_the_one_that_changes_types_leads():
+    low, kept = tf_amp.explain(traced("O2")), tf_amp.explain(traced("O0"))
+    other = dataclasses.replace(kept, graph="other")
+    html = html_from_record(JobRecord("job", (kept, low, other)))
+    titles = re.findall(r"<h2>(.*?)</h2>|<summary><h3>(.*?)</h3>", html)
+    assert [first or second for first, second in titles][:6] == [
+        "step", "All graphs", "other", "Details", "Other graphs", "step, another plan",
+    ]  # fmt: skip
+    assert html.index("Float32 against the plan") < html.index("<h2>All graphs")
 
 
 _OF_A_PLAN = "it has the fields of a plan, but not what tf-amp writes into them."

@@ -54,7 +54,7 @@ def test_signatures_that_are_alike_are_verified_as_one(folder, data):
         assert found[0].ok
         assert [c.name for c in found[0].checks] == ["sums"]
         assert found[0].low_operations
-    assert "made-up data for" in found[0].data
+    assert "synthetic data for" in found[0].data
 
 
 def test_ranges_are_those_of_all_batches(folder, data):

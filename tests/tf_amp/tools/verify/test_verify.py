@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tf_amp
 from tests import onednn, planted
+from tf_amp.tools.verify.cases import _trained
 from tf_amp.tools.verify.verification import (
     GRADIENT,
     OUTPUT,
@@ -100,7 +101,7 @@ def test_an_ill_conditioned_model_is_not_blamed_on_the_plan():
     assert beyond, "the model is not as hard as it is meant to be"
     assert {found.verdict_on(c) for c in beyond} == {Judgement.NOISY}
     assert found.ok
-    assert found.verdict.startswith("Not the plan's doing")
+    assert found.verdict.startswith("The numbers hold as far as float32's own do")
     assert "merely rounded to bfloat16" in found.verdict
 
 
@@ -114,7 +115,7 @@ def test_of_a_gradient_that_is_zero_in_theory_there_is_nothing_to_judge():
         "key/bias",
     }
     assert found.ok and found.culprits is None
-    assert "2 tensors are next to nothing beside the rest of the layer" in found.verdict
+    assert "2 tensors are not judged, such as gradient " in found.verdict
 
 
 def _gradient(name, scale, mixed, rounded):
@@ -235,9 +236,39 @@ def test_of_several_batches_each_tensor_is_judged_by_its_worst():
 
 def test_an_empty_plan_leaves_nothing_to_verify():
     found = _verify(planted.heads([], 2), planted.rows(), opt_level="O1")
-    assert found.low_operations == 0
+    assert found.low_operations == 0 and not found.is_changed
     assert found.ok
     assert "nothing to verify" in found.verdict
+
+
+def test_a_fusion_in_float32_is_verified(disabled_afterwards):
+    tf_amp.enable(device_profile="cpu-generic", tune="off")
+
+    @tf.function
+    def layer(x, w, b):
+        return tf.nn.relu(tf.nn.bias_add(tf.tensordot(x, w, 1), b))
+
+    found = tf_amp.verify(layer, tf.ones((8, 64, 64)), tf.ones((64, 64)), tf.ones(64))
+    assert found.low_operations == 0 and found.is_changed and found.fused == 0
+    assert found.verdict.startswith("The numbers hold")
+
+
+def test_what_was_fused_while_tracing_is_told_since_both_runs_have_it(
+    disabled_afterwards,
+):
+    tf_amp.enable(device_profile="cpu-generic", tune="off")
+
+    @tf.function
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = keras.ops.gelu(x, approximate=False)
+        return tape.gradient(y, x)
+
+    found = tf_amp.verify(slope, tf.ones((8, 64)))
+    assert found.fused == 1 and not found.is_changed
+    assert "Both runs have 1 kernel that tf-amp fused while" in str(found)
+    assert "`tf-amp bench` compares losses with those of the program" in found.verdict
 
 
 def test_what_a_function_has_compiled_is_verified_with_it(disabled_afterwards):
@@ -301,3 +332,17 @@ def test_nobody_is_to_blame_for_what_clearing_all_does_not_fix():
 def test_one_of_two_that_fix_it_alone_is_enough():
     found = culprits_among(range(20), lambda cleared: 3 in cleared or 15 in cleared)
     assert found == (3,)
+
+
+@pytest.mark.parametrize(
+    ("moment", "trained"),
+    [
+        ("adam/net_dense_1_bias_momentum", "net/dense_1_1/bias"),
+        ("adam/net_dense_bias_momentum", "net/dense/bias"),
+        ("Adam/m/net/dense/bias", "net/dense/bias"),
+        ("adam/iteration", "adam/iteration"),
+    ],
+)
+def test_a_moment_has_the_name_of_what_it_trains(moment, trained):
+    names = (moment, "net/dense/bias", "net/dense_1_1/bias", "net/dense_2/bias")
+    assert _trained(moment, dict(enumerate(names))) == trained

@@ -270,8 +270,15 @@ def test_a_plan_lists_what_was_fused_where_the_program_was_traced() -> None:
         assert fusion.node.endswith("ResourceApplyAdam")
         assert fusion.seconds > 0.0
         assert plan.is_empty
-        assert plan.summary().endswith("; fused: optimizer_steps 1")
+        assert "it stays float32, with 1 fusion. A step" in plan.summary()
+        assert plan.details().endswith("; fused: optimizer_steps 1")
         assert tf_amp.Plan.from_json(plan.to_json()) == plan
+    with enabled(fuse="off"):
+        training = Training(Adam)
+        plain = tf_amp.explain(training.step, tf.constant(training.draw()))
+    assert plan.seconds_before < 0.9 * plain.seconds_before
+    # Without tf-amp: as the program is priced that was traced so.
+    assert plan.seconds_float32 == pytest.approx(plain.seconds_before, rel=0.2)
 
 
 def test_a_checkpoint_goes_on_without_fusing(tmp_path) -> None:

@@ -73,3 +73,26 @@ def test_models_learn_the_same_and_their_plan_says_so(name: str) -> None:
     if rule != "batch_statistics":
         assert_close(*losses, 1e-6)
         assert_close(*weights, 1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_at_o0_a_step_is_traced_as_keras_writes_it(name: str) -> None:
+    make, x, optimizer, *_ = MODELS[name]
+    y = np.ones((len(x), 1), np.float32)
+
+    def traced_ops() -> list[str]:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(make())
+        model.compile(optimizer, "mse")
+
+        def step(x, y):
+            return model.train_step((x, y))["loss"]
+
+        graph = tf.function(step).get_concrete_function(x[:8], y[:8]).graph
+        return [op.type for op in graph.get_operations()]
+
+    off = traced_ops()
+    with enabled(opt_level="O0"):
+        assert traced_ops() == off
+    with enabled():
+        assert traced_ops() != off

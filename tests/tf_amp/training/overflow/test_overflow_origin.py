@@ -125,8 +125,8 @@ def slope_of_a_sum():
 OUTCOMES = {
     slope_of_a_sum: "the gradients were taken again without the loss scale",
     skipped_step: "this step was skipped, the 1st in 3 calls",
-    hopeless_slope: "the gradients are used as they are, since no loss scale helps",
-    jacobian: "the gradients are handed on as they are; an optimizer that applies them "
+    hopeless_slope: "the gradients are used unchanged, since no loss scale helps",
+    jacobian: "the gradients are returned unchanged; an optimizer that applies them "
     "skips its step",
 }
 

@@ -1,0 +1,78 @@
+"""Keep out of XLA's clusters what would compute something else in them.
+
+Compiled by XLA, an index out of range is clamped, an integer divided by zero is a
+number, a maximum leaves NaN out, and random numbers are others. So each such node gets
+a scope of its own: nodes of two scopes are never in one cluster, and one node alone is
+no cluster. It runs as it did, between clusters of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.op_table import DECOMPOSING_OPS, SIZING_OPS
+from grappler_pass.graph.walks import function_attrs
+
+# What TensorFlow separates clusters by where XLA compiles all that it can.
+_SCOPE = "_XlaInternalScope"
+_TOGETHER = b"tf_amp"
+_APART = re.compile(
+    # Indices that are out of range raise an error, and are clamped or left out there.
+    "(Tensor|Resource)?(Gather|Scatter).*|(Unsorted)?Segment.*|(Parallel)?Dynamic.*"
+    "|InTopK.*|InvertPermutation|ReverseSequence|Sparse.*|Stack.*|TensorArray.*"
+    "|TensorList.*"
+    # Errors are left out.
+    "|Assert|CheckNumerics"
+    # NaN is left out, or in another order.
+    "|(Arg)?(Max|Min)|MaxPool.*|(Approx)?TopK.*"
+    # Numbers are drawn from other streams.
+    "|(Stateless)?(Random|Truncated|Parameterized|Multinomial).*|Rng.*"
+    "|Stateful(Random|Standard|Truncated|Uniform).*|StochasticCastToInt"
+)
+# Of integers that are divided by zero, and the like.
+_OF_INTEGERS = frozenset(
+    "Div FloorDiv FloorMod LeftShift Mod Pow RightShift TruncateDiv TruncateMod".split()
+)
+# They leave out NaN of their second operand.
+_OF_TWO = frozenset({"Maximum", "Minimum"})
+# Their operands from the second on say what is taken.
+_SLICES = frozenset({"Slice", "StridedSlice", "StridedSliceGrad"})
+
+
+def with_separate_nodes(graph_def: GraphDef) -> GraphDef:
+    """Return a graph of whose nodes XLA clusters those that compute the same in it."""
+    constants = {node.name for node in graph_def.node if node.op == "Const"}
+    changed = GraphDef()
+    changed.CopyFrom(graph_def)
+    for number, node in enumerate(changed.node):
+        is_apart = differs(node, constants) or any(function_attrs(node))
+        scope = b"%s_%d" % (_TOGETHER, number) if is_apart else _TOGETHER
+        node.attr[_SCOPE].s = scope
+    return changed
+
+
+def differs(node: NodeDef, constants: Collection[str]) -> bool:
+    """Return whether a node may compute something else compiled by XLA.
+
+    `constants`: names of nodes whose value is known.
+    """
+    op = node.op
+    if _APART.fullmatch(op) or op in DECOMPOSING_OPS or op in SIZING_OPS:
+        return True
+    if op in _OF_INTEGERS:
+        return _is_integer(node, "T")
+    if op == "Cast":
+        return _is_integer(node, "DstT") and not _is_integer(node, "SrcT")
+    if op in _OF_TWO or op in _SLICES:
+        others = (text for text in node.input[1:] if text[0] != "^")
+        return not all(text.partition(":")[0] in constants for text in others)
+    return False
+
+
+def _is_integer(node: NodeDef, name: str) -> bool:
+    return bool(tf.as_dtype(node.attr[name].type).is_integer)

@@ -1,0 +1,58 @@
+"""The table beside PyTorch, which no test here installs."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import peers
+from benchmarks.processes import ROOT, worker_environment
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def test_tf_amp_is_held_against_the_best_of_each_framework_in_the_same_round() -> None:
+    seconds = {way.title: [0.9, 0.9, 0.9] for way in peers.WAYS}
+    seconds["autocast"] = [0.2, 0.4, 0.3]
+    # Compiled is the best of one round.
+    seconds["autocast, compiled"] = [0.5, 0.1, 0.5]
+    seconds["Keras policy"] = [0.6, 0.6, 0.6]
+    seconds["tf-amp"] = [0.2, 0.2, 0.2]
+    text = peers.markdown({("mlp", "train"): seconds})
+    cells = "900.0 | 300.0 | 500.0 | 900.0 | 600.0 | 900.0 | 200.0 | 3.00 (3.00-3.00)"
+    assert f"| MLP, train | {cells} | 1.00 (0.50-1.50) |" in text
+    assert "3.00 times as fast as TensorFlow's best and 1.00 times" in text
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
+def test_without_pytorch_it_says_what_brings_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers"],
+        cwd=ROOT,
+        env=worker_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "PyTorch is not installed: pip install '.[peers]'\n"
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="pip install '.[peers]' brings PyTorch")
+def test_the_models_in_pytorch_are_of_the_sizes_of_ours() -> None:
+    from benchmarks.catalog import entry
+    from benchmarks.steps import build_model
+    from benchmarks.torch_models import TORCH_MODELS
+
+    for name, model in TORCH_MODELS.items():
+        network = model.build()
+        inputs, targets = model.batch(2)
+        outputs = network(inputs)
+        assert outputs.shape == (*targets.shape, model.classes)
+        ours = build_model(entry(name))
+        assert outputs.shape[1:] == ours.output_shape[1:]
+        weights = sum(each.numel() for each in network.parameters())
+        # Some have two biases where we have one.
+        assert weights == pytest.approx(ours.count_params(), rel=0.01)

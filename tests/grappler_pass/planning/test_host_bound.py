@@ -1,0 +1,93 @@
+"""Steps on a GPU whose host starts operations no faster than the GPU runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.planning.decisions import UnaskedSteps
+from grappler_pass.planning.plan import Cause, Plan
+from tests.bert_on_an_h100 import VARIANTS, draft_of
+from tests.grappler_pass.planning.drafts import planned
+
+SIZE, PRODUCTS = 2048, 8
+
+
+def chain(small_ops: int) -> Plan:
+    """Plan products one behind the other, and as many operations on a scalar."""
+
+    @tf.function
+    def step(x: tf.Tensor, weight: tf.Tensor, scalar: tf.Tensor) -> tf.Tensor:
+        for _ in range(PRODUCTS):
+            x = x @ weight
+        for _ in range(small_ops):
+            scalar = tf.sin(scalar)
+        return x, scalar
+
+    matrix = tf.TensorSpec((SIZE, SIZE))
+    scalar = tf.TensorSpec(())
+    return tf_amp.audit(step, matrix, matrix, scalar, device_profile="h100").plan
+
+
+def test_16_bits_are_not_credited_with_what_the_host_does_not_let_them_gain() -> None:
+    plan = chain(small_ops=100)
+    assert plan.is_empty
+    causes = {row.reason.cause for row in plan.decisions}
+    assert Cause.HOST in causes and Cause.MARGIN not in causes
+    start = DeviceProfile.load("h100").roofline.dispatch_seconds
+    assert plan.seconds_before == pytest.approx((PRODUCTS + 100) * start, rel=0.01)
+    assert "(jit_compile=True) a step is expected to take at most" in plan.summary()
+
+
+def test_where_the_device_is_the_bound_the_host_counts_for_nothing() -> None:
+    plan = chain(small_ops=0)
+    assert not plan.is_empty and not plan.host_bound
+    assert plan.predicted_speedup > 1.3
+    assert "jit_compile" not in plan.summary()
+
+
+def test_casts_that_the_host_has_to_start_make_a_step_longer() -> None:
+    text = """
+    x = Placeholder shape=[8192,8192]
+    w = Placeholder shape=[8192,8192]
+    product = MatMul(x, w)
+    y = Tanh(product)
+    """
+    profile = DeviceProfile.load("h100")
+    slow = dataclasses.replace(profile.roofline, dispatch_seconds=2e-3)
+    model = CostModel(dataclasses.replace(profile, roofline=slow))
+    # One product and three casts, of 2 ms each, where the product takes 3.
+    draft = planned(text, model, own_steps=UnaskedSteps())
+    assert draft.plan.is_empty
+    fast = planned(text, CostModel(profile), own_steps=UnaskedSteps())
+    assert not fast.plan.is_empty and fast.plan.casts == 3
+
+
+def test_what_is_in_16_bits_as_given_is_priced_so() -> None:
+    x = tf.TensorSpec((SIZE, SIZE), tf.bfloat16)
+    step = tf.function(lambda x: x @ x)
+    given = tf_amp.audit(step, x, device_profile="h100").plan
+    wide = tf_amp.audit(
+        step, tf.TensorSpec(x.shape, tf.float32), device_profile="h100"
+    ).plan
+    assert given.seconds_before < 0.6 * wide.seconds_before
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["graph", "compiled"])
+def test_two_layers_of_bert_take_as_long_as_their_bound(is_compiled: bool) -> None:
+    variant = VARIANTS["float32"]._replace(is_compiled=is_compiled)
+    draft, weights = draft_of(variant, layers=2)
+    profile = DeviceProfile.load("h100")
+    host = draft.prices.host / profile.roofline.dispatch_seconds
+    if is_compiled:
+        assert host == 0.0 and not draft.plan.host_bound
+    else:
+        # Keras' Adam starts 15 operations for each weight.
+        assert 25 < host / weights < 33
+        bound = max(draft.prices.host, sum(draft.prices.float32))
+        assert draft.plan.seconds_before == pytest.approx(bound)

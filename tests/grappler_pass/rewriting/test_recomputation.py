@@ -1,0 +1,152 @@
+"""What is cheap is computed again beside its late readers, with the same values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+import tf_amp
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.pipeline import optimize
+from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.live_set import largest_live_set
+from tests.programs import run
+from tests.rewriters import LargePrices, settings_of
+from tests.sketch import Sketch, sketch
+from tests.text_graph import graph_from_text
+from tf_amp._tensorflow_private.functions import executed_graphs
+
+GRADIENT = "gradient_tape/"
+AGAIN = "/tf_amp_again"
+PROFILE = CostModel(DeviceProfile.load("cpu-amx-bf16"))
+# Nothing is in 16 bits there.
+FLOAT32 = CostModel(DeviceProfile.load("cpu-generic"))
+
+
+def drafts_of(
+    graph: GraphDef, fetch: str, models: object, feed: tuple[str, ...] = ()
+) -> dict[str, Draft]:
+    """Return the draft after each stage, by its name."""
+    drafts = dict[str, Draft]()
+    optimize(
+        graph,
+        Item(fetch=tuple(fetch.split()), feed=feed),
+        settings_of("bfloat16", "O1", models={"CPU": models}, saves_memory=True),
+        shapes=lambda: shapes_from_graph_def(graph),
+        observer=lambda stage, draft, _: drafts.update({stage: draft}),
+    )
+    return drafts
+
+
+def again_in(graph: GraphDef) -> dict[str, list[str]]:
+    """Return the inputs of copies by the names of what they are copies of."""
+    nodes = (node for node in graph.node if node.name.endswith(AGAIN))
+    return {node.name.removesuffix(AGAIN): list(node.input) for node in nodes}
+
+
+TEXT = """
+x = Placeholder shape=[2048,2048]
+w = Placeholder shape=[2048,2048]
+p = Placeholder shape=[] dtype=bool
+h = MatMul(x, w)
+a = Tanh(h)
+b = Exp(a)
+c = MatMul(b, w)
+d = MatMul(c, w)
+e = MatMul(d, w)
+{late}
+"""
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        # Of two that are read late one is kept.
+        ("f = Mul(e, b); y = Mul(f, a)", {"b": ["a", "^e"]}),
+        # It waits for what its first reader waits for.
+        ("f = Mul(e, b); g = Mul(f, b); y = Mul(g, a)", {"b": ["a", "^e"]}),
+        # What it is computed of is not held.
+        ("y = Mul(e, b)", {}),
+        # A reader that waits for nothing late, so that a copy would run early.
+        ("f = MatMul(b, b); g = Mul(f, e); y = Mul(g, a)", {}),
+        # Behind a branch a node may not run.
+        ("s = Switch(e, p); t = Neg(s); f = Mul(t, b); y = Mul(f, a)", {}),
+        ("l = Enter(e) frame_name=loop; f = Exit(l); y = Mul(f, a)", {}),
+    ],
+)
+def test_a_copy_waits_beside_its_first_reader(
+    late: str, expected: dict[str, list[str]]
+) -> None:
+    graph = graph_from_text(TEXT.format(late=late.replace("; ", "\n")))
+    drafts = drafts_of(graph, "y", FLOAT32, ("x", "w", "p"))
+    assert again_in(drafts["recompute"].rewritten) == expected
+
+
+def network() -> tuple[Sketch, list[tf.Tensor]]:
+    """Return a step with GELU, a normalization, a softmax, dropout and ReLU."""
+    with sketch() as made:
+        h = made.feed(64, 32)
+        for layer in range(3):
+            product = h @ made.weight(32, 32, name=f"w{layer}")
+            mean, variance = tf.nn.moments(product, 1, keepdims=True)
+            normal = (product - mean) * tf.math.rsqrt(variance + 1e-3)
+            h = h + tf.nn.gelu(normal) * tf.nn.softmax(normal)
+            h = tf.nn.relu(h) @ made.weight(32, 32, name=f"v{layer}")
+            h = tf.nn.dropout(h, 0.5, seed=layer)
+        loss = tf.reduce_mean(tf.square(h))
+        weights = tf.compat.v1.trainable_variables()
+        # A penalty on gradients, so that some are taken twice.
+        slopes = tf.gradients(loss, weights)
+        penalty = tf.add_n([tf.reduce_sum(tf.square(each)) for each in slopes])
+        gradients = tf.gradients(loss + penalty, weights)
+    return made, gradients
+
+
+def test_values_stay_the_same_and_the_step_holds_less() -> None:
+    made, gradients = network()
+    program = made.program(*gradients)
+    fetch = " ".join(gradient.op.name for gradient in gradients)
+    drafts = drafts_of(program.graph_def, fetch, LargePrices(PROFILE))
+    stages = [drafts[stage] for stage in ("keep weights", "recompute")]
+    copies = again_in(stages[1].rewritten)
+    assert {"Softmax", "Relu"} <= {name.rpartition("/")[2] for name in copies}
+    sizes = [
+        largest_live_set(draft.view_of(draft.rewritten), draft.shapes).size
+        for draft in stages
+    ]
+    assert sizes[1] < 0.95 * sizes[0]
+    plan = drafts["predict memory"].plan
+    assert plan.peak_bytes_after == sizes[1]
+    assert f" {plan.recomputed} operations run again to hold less." in plan.summary()
+    outcomes = [run(draft.rewritten, program) for draft in stages]
+    for one, other in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_executed_computes_again() -> None:
+    weights = [tf.Variable(tf.ones([1024, 1024]) / 1024.0) for _ in range(3)]
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            for weight in weights:
+                x = tf.square(tf.nn.relu(tf.matmul(x, weight)))
+            loss = tf.reduce_mean(x)
+        return tape.gradient(loss, weights)
+
+    tf_amp.enable(memory="save", device_profile="cpu-generic", strict=True)
+    try:
+        graphs = executed_graphs(lambda: step(tf.ones([1024, 1024])))
+    finally:
+        tf_amp.disable()
+    nodes = {node.name: node for graph in graphs for node in graph.node}
+    copies = [node for name, node in nodes.items() if name.endswith(AGAIN)]
+    assert "Square" in {node.op for node in copies}
+    for node in copies:
+        # TensorFlow has neither merged it with its original nor freed it.
+        assert node.name.removesuffix(AGAIN) in nodes
+        assert any(text.startswith("^gradient_tape/") for text in node.input)
