@@ -188,10 +188,7 @@ def _rewritten(arrival: Arrival) -> GraphDef | None:
     )
     # Before anything can fail: what fails stays float32, too.
     _visits.key = visit
-    changed = rewritten_by_stamps(given)
-    if changed is not None:
-        _visits.key = None
-    return changed
+    return rewritten_by_stamps(given)
 
 
 def _without_unneeded_scales(arrival: Arrival) -> GraphDef | None:
@@ -373,6 +370,9 @@ def _rewrite(
         log.add(marks.graph, graph_def, rewrite)
     if not is_compiled:
         _record(rewrite, seconds, scope.config)
+    # Sharing scalars changes a graph, and decides on no type.
+    if rewrite.changed and not (rewrite.plan and rewrite.plan.is_empty):
+        _visits.key = None
     return rewrite.graph_def if rewrite.changed else None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import types
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -53,6 +55,26 @@ def test_each_float32_graph_is_planned_once(
 
     assert planned == ["small"] * 3
     assert len(visits) == 6
+
+
+def test_a_float32_graph_whose_scalars_are_shared_is_planned_once_too(
+    planned: list[str],
+) -> None:
+    tf_amp.enable(dtype="bfloat16", tune="off", device_profile="cpu-generic")
+    weights = [keras.Variable(np.ones((4, 3), "float32")) for _ in range(4)]
+    optimizer = keras.optimizers.Adamax()
+    optimizer.build(weights)
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        product = x @ weights[0].value
+        optimizer.apply_gradients([(tf.exp(product), each) for each in weights])
+        return product
+
+    step(tf.ones([4, 4]))
+    assert planned == ["step"]
+    plan = tf_amp.explain(step, tf.ones([4, 4]))
+    assert {each.rule for each in plan.traced_fusions} == {"shared_scalars"}
 
 
 @pytest.mark.parametrize("compiled", [False, True])
