@@ -153,7 +153,7 @@ class Outcome(enum.Enum):
     # A plan is applied whatever steps would say.
     UNASKED = ""
     FASTER = "earlier steps were faster with it"
-    SLOWER = "earlier steps were not faster with it"
+    SLOWER = "earlier steps were not faster with its plan"
     OPEN = "a close call: applied, until calls from the fifth on have been compared"
     WITHHELD = "a close call: float32, until calls from the 21st on have been compared"
     KERNEL_STATE = "predictions decide: steps cannot be compared, as kernels keep state"

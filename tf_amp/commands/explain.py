@@ -14,7 +14,6 @@ from tf_amp.commands._shared import (
     Source,
     show_json,
 )
-from tf_amp.config.amp_config import TUNE
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.config import devices, scope_registry
     from tf_amp.report.display import show
     from tf_amp.report.plans import tables_of
-    from tf_amp.tools.explanation import explain_saved_model
+    from tf_amp.tools.explanation import explain_saved_model, foreseeing
     from tf_amp.tools.prediction import Prediction
 
     def print_plans(plans: Iterable[Plan | Prediction]) -> None:
@@ -76,7 +75,7 @@ def main(options: argparse.Namespace) -> int:
         return draft_graph(
             case.graph_def,
             case.item,
-            case.settings,
+            foreseeing(case.settings),
             shapes=lambda: case.shapes,
             name=case.name,
         ).plan
@@ -86,7 +85,7 @@ def main(options: argparse.Namespace) -> int:
         print_plans(ranked)
 
     if not source.is_model:
-        return source.run_observed(look, print_ranked, {TUNE: "off"})
+        return source.run_observed(look, print_ranked, {}, lambda plan: plan.is_empty)
     print_plans(
         explain_saved_model(
             options.model,

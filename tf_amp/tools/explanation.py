@@ -26,7 +26,7 @@ from grappler_pass.planning.decisions import UnaskedSteps
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.compare.verdicts import own_steps_for
+from tf_amp.compare.verdicts import StepVerdicts, own_steps_for
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, NotMeasurableError
@@ -106,12 +106,19 @@ def _planned(fn: Any, *arguments: Any, **options: Any) -> Plan:
     def settings_of(config: AmpConfig, device_type: str) -> Settings:
         chosen = graph_settings.settings_from_config(config, device_type)
         own_steps = own_steps_for(config, device_type)
-        foreseen = own_steps and own_steps._replace(foresees=True)
-        return dataclasses.replace(chosen, own_steps=foreseen)
+        return foreseeing(dataclasses.replace(chosen, own_steps=own_steps))
 
     return compiled.plan_of_parts(
         tuple(drafts_of(fn, settings_of, *arguments, **options))
     )
+
+
+def foreseeing(settings: Settings) -> Settings:
+    """Return settings by which a plan says what steps will decide, or have decided."""
+    own_steps = settings.own_steps
+    if isinstance(own_steps, StepVerdicts):
+        own_steps = own_steps._replace(foresees=True)
+    return dataclasses.replace(settings, own_steps=own_steps)
 
 
 def _measured(
