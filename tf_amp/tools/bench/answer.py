@@ -64,7 +64,10 @@ def _sentence(job: BenchJob, rows: Sequence[BenchRow], again: SpeedUp | None) ->
             f"ran, and {_ratio(row)} is noise."
         )
     if row.speed_up is not None and row.speed_up.difference > again.noise:
-        return f"No difference is certain: {_ratio(row)}, so that rounds disagree."
+        return (
+            f"No difference is certain: {_ratio(row)}, so that rounds disagree; more "
+            "--rounds may decide."
+        )
     return (
         f"No difference was measured: {_ratio(row)} is within the noise of "
         f"{again.noise}%."

@@ -25,6 +25,7 @@ import numpy as np
 from absl import logging
 
 from tf_amp.compare.kept_file import is_number
+from tf_amp.message_codes import Code
 from tf_amp.tools.bench.job import Run
 
 # DT_HALF and DT_BFLOAT16 of TensorFlow's types.proto.
@@ -314,6 +315,7 @@ class Sample:
       traceback: of the exception that ended it before enough steps; "" without one.
       was_ended: whether it was still running when its time was over.
       note: what tf-amp said on stderr, its first line.
+      compared: what it said there of steps that ran both ways.
       warning: what its log says there of a graph that it failed to rewrite.
     """
 
@@ -330,6 +332,7 @@ class Sample:
     traceback: str = ""
     was_ended: bool = False
     note: str = ""
+    compared: str = ""
     warning: str = ""
 
     def __post_init__(self) -> None:
@@ -361,6 +364,10 @@ class Sample:
         return median(self.step_seconds[len(self.step_seconds) // 2 :])
 
 
+def _first(noted: Sequence[str]) -> str:
+    return noted[0].removeprefix(_NOTE)[:_LONGEST_NOTE] if noted else ""
+
+
 def sample_of(
     run: Run, mode: str, lines: Sequence[Sequence[Any]], ended: Ended
 ) -> Sample:
@@ -369,6 +376,7 @@ def sample_of(
     The mode, "train" or "infer", says which of Keras' loops is looked at.
     """
     noted = [each for each in ended.errors.splitlines() if each.startswith(_NOTE)]
+    compared = [each for each in noted if each.endswith(Code.COMPARED.ends(""))]
     warned = _WARNING.search(ended.errors)
     base = Sample(
         run.method,
@@ -376,7 +384,8 @@ def sample_of(
         run.round,
         peak_bytes=ended.peak_bytes,
         was_ended=ended.is_out_of_time,
-        note=noted[0].removeprefix(_NOTE)[:_LONGEST_NOTE] if noted else "",
+        note=_first(noted),
+        compared=_first(compared),
         warning=warned[0][:200] if warned else "",
     )
     seen: Seen = defaultdict(list)

@@ -3,8 +3,8 @@
 Each process runs to its end or that of its time, whatever it prints or forks. Beside
 the figures is what a reader needs to repeat them: versions, processor, revision, date.
 A record is the JSON file from which the measurement is continued. The noise is what
-float32 run again shows against float32: a difference is one where the speed-up lies
-beyond every round of that, and all its own rounds say the same.
+float32 run again shows against float32. A difference is one that lies beyond it, and
+shows in more rounds than luck would explain.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ from tf_amp.tools.bench.job import (
 )
 from tf_amp.tools.bench.journal import Ended, OpCounts, Sample, lines_of, sample_of
 
-# With fewer, the noise is not known.
+# With fewer, no order of the processes is beyond luck.
 FEWEST_ROUNDS = 3
+_LUCK = 0.05
 FASTER, SLOWER, WITHIN_NOISE = "faster", "slower", "within noise"
 TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
 # What ran float32's own graph is no faster, whatever a clock says.
@@ -65,31 +66,19 @@ SAME_GRAPH = "same graph"
 class SpeedUp:
     """Time of float32 over that of a method; more than 1 is faster.
 
-    The median is the ratio of the medians of all rounds, the others are of one round.
+    The median is the ratio of the medians of all rounds, lowest and highest are of one
+    round. The noise, in percent, is what a median round differs by.
     """
 
     median: float
     lowest: float
     highest: float
+    noise: int
 
     @property
     def difference(self) -> int:
         """By how many percent the faster of both is faster, as it is shown."""
         return _percent(self.median)
-
-    @property
-    def noise(self) -> int:
-        """The same of the round that differs most."""
-        return max(_percent(self.lowest), _percent(self.highest))
-
-    def verdict(self, again: SpeedUp) -> str:
-        """Say whether the method is faster, given float32's second run."""
-        if self.difference > again.noise:
-            if self.lowest > 1.0:
-                return FASTER
-            if self.highest < 1.0:
-                return SLOWER
-        return WITHIN_NOISE
 
 
 def _percent(ratio: float) -> int:
@@ -108,7 +97,43 @@ def speed_up_of(
         return None
     ratios = [reference[number] / seconds[number] for number in common]
     overall = median(reference.values()) / median(seconds.values())
-    return SpeedUp(overall, min(ratios), max(ratios))
+    typical = median(_percent(ratio) for ratio in ratios)
+    return SpeedUp(overall, min(ratios), max(ratios), round(typical))
+
+
+def _verdict(
+    speed_up: SpeedUp, seconds: Mapping[int, float], runs: Sequence[Mapping[int, float]]
+) -> str:
+    """Say whether a method is faster than both runs of float32, or slower.
+
+    In each round three processes run in turns. Of equal ones each is the fastest in a
+    third of the rounds; the chance of more is that of a binomial distribution.
+
+    Args:
+      speed_up: of the method.
+      seconds: of its steps, by round.
+      runs: the same of float32 and of float32 again.
+    """
+    first, again = runs
+    rounds = seconds.keys() & first.keys() & again.keys()
+    if len(rounds) < FEWEST_ROUNDS:
+        return TOO_FEW_ROUNDS
+    noise = speed_up_of(again, first)
+    if noise is None or speed_up.difference <= noise.noise:
+        return WITHIN_NOISE
+    faster = sum(seconds[n] < min(first[n], again[n]) for n in rounds)
+    slower = sum(seconds[n] > max(first[n], again[n]) for n in rounds)
+    wins, verdict = max((faster, FASTER), (slower, SLOWER))
+    is_beyond_luck = _chance_of(wins, len(rounds)) <= _LUCK
+    return verdict if is_beyond_luck else WITHIN_NOISE
+
+
+def _chance_of(wins: int, rounds: int) -> float:
+    """Return how likely one of three equal processes wins so many rounds or more."""
+    orders = (
+        math.comb(rounds, won) * 2 ** (rounds - won) for won in range(wins, rounds + 1)
+    )
+    return sum(orders) / 3**rounds
 
 
 def largest_error(
@@ -168,6 +193,7 @@ class BenchRow:
     timed: str
     failure: str
     note: str
+    compared: str
     warning: str
 
 
@@ -180,7 +206,7 @@ def summarized(job: BenchJob, samples: Sequence[Sample]) -> tuple[BenchRow, ...]
             for method in job.methods
         }
         reference = _measured(by_method[FLOAT32])
-        again = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
+        again = _seconds(_measured(by_method[AGAIN]))
         rows += [
             _row(m, group, reference, again) for m, group in by_method.items() if group
         ]
@@ -191,7 +217,7 @@ def _row(
     method: str,
     samples: Sequence[Sample],
     reference: Mapping[int, Sample],
-    again: SpeedUp | None,
+    again: Mapping[int, float],
 ) -> BenchRow:
     measured = _measured(samples)
     done = [*measured.values()]
@@ -213,9 +239,8 @@ def _row(
     )
     firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
     verdict = NOISE if method == AGAIN else ""
-    if method != AGAIN and speed_up is not None and again is not None:
-        is_enough = len(measured.keys() & reference) >= FEWEST_ROUNDS
-        verdict = speed_up.verdict(again) if is_enough else TOO_FEW_ROUNDS
+    if method != AGAIN and speed_up is not None and again:
+        verdict = _verdict(speed_up, seconds, (_seconds(reference), again))
         if is_no_op and verdict in (FASTER, WITHIN_NOISE):
             verdict = SAME_GRAPH
     return BenchRow(
@@ -235,6 +260,7 @@ def _row(
         timed=done[-1].timed if done else "",
         failure=failed[0].failure if failed else "",
         note=next((s.note for s in samples if s.note), ""),
+        compared=next((s.compared for s in samples if s.compared), ""),
         warning=next((s.warning for s in samples if s.warning), ""),
     )
 

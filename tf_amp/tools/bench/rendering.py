@@ -116,6 +116,8 @@ def _remarks(record: BenchRecord, rows: Sequence[BenchRow]) -> Iterator[str]:
             yield f"{where}: failed, {row.failure}."
         if row.warning:
             yield f"{where}: {row.warning}"
+        if row.compared and row.compared != row.note:
+            yield f"{where}, within one process: {row.compared}"
         if row.method == FLOAT32 and row.ops is not None and row.ops.low:
             yield (
                 f"{where}: executed {row.ops.low} 16-bit operations; the program "
@@ -154,7 +156,7 @@ def _said(row: BenchRow) -> str:
 def advice(record: BenchRecord) -> tuple[str, ...]:
     """Return a line with what to do next where the noise hides most differences.
 
-    More rounds than the fewest do not help: the noise is that of the worst of them.
+    More rounds than the fewest do not help: the noise is that of most rounds.
     """
     again = [(row, row.speed_up) for row in record.summary if row.method == AGAIN]
     noises = [speed_up.noise for _, speed_up in again if speed_up is not None]
