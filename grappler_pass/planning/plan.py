@@ -12,6 +12,7 @@ layer.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -264,9 +265,23 @@ class Plan:
     @property
     def compared_with(self) -> str:
         """Return what its steps are compared with, in words."""
+        return "float32 with the same fusions" if self._is_traced else "float32"
+
+    @property
+    def _is_traced(self) -> bool:
+        """Whether the graph was traced with fusions that save anything."""
         saved = self.seconds_float32 - self.seconds_before
-        is_fused = saved > _LEAST_SHARE * self.seconds_before
-        return "float32 with the same fusions" if is_fused else "float32"
+        return saved > _LEAST_SHARE * self.seconds_before
+
+    def in_all(self, ratio: float) -> str:
+        """Say what a measured speed-up comes to with the fusions of the trace.
+
+        These save the predicted time; "" where there are none.
+        """
+        if not self._is_traced:
+            return ""
+        ratio *= self.seconds_float32 / self.seconds_before
+        return f", so about {ratio:.2f} times as fast as float32 without tf-amp"
 
     def sorted_by_value(self) -> Plan:
         """Return the plan with the most valuable decisions first."""
@@ -286,11 +301,16 @@ class Plan:
     def speedup_range(self) -> str:
         """Say what the speed-up probably is; "" where errors are not known.
 
-        Errors are of logarithms, so that twice as fast is as far off as half.
+        Errors are of logarithms, so that twice as fast is as far off as half. That of
+        what fusions save is as large as the saving: so far off was the mean of six
+        training steps in benchmarks/RESULTS.md, of which the column "fused float32"
+        has the measured gains.
         """
         if self.gain_error <= 0.0 or self.seconds_after <= 0.0:
             return ""
-        factor = 1.0 + self.gain_error / self.seconds_after
+        fusions = (*self.fusions, *self.traced_fusions)
+        saved = sum(fusion.seconds for fusion in fusions) / self.seconds_float32
+        factor = 1.0 + math.hypot(self.gain_error / self.seconds_after, saved)
         least, most = self.predicted_speedup / factor, self.predicted_speedup * factor
         if least < 1.0 and most > _WIDE:
             return "not known before it runs"

@@ -134,7 +134,7 @@ def _measured(plan: Plan, ratio: float, observed: Observed) -> str:
         return f"About as fast as {float32}: {ratio:.2f} times, {how}."
     if ratio < 1.0:
         return f"Slower than {float32}: {ratio:.2f} times as fast, {how}."
-    return f"{ratio:.2f} times as fast as {float32}, {how}."
+    return f"{ratio:.2f} times as fast as {float32}, {how}{plan.in_all(ratio)}."
 
 
 def _has_fusions_alone(plan: Plan) -> bool:

@@ -150,9 +150,14 @@ def tables_of(plan: Plan, count: int | None = None) -> Group:
         parts += [Text(), _fusions_table(plan.all_fusions)]
     if nodes:
         parts += [Text(), _operations_table(nodes, count)]
+    notes = []
+    if nodes and plan.seconds_before:
+        notes.append("Times are predicted for a machine that runs nothing else.")
     if count is not None and count < len(nodes):
         listed = f"{count} of {len(nodes)} operations are listed"
-        parts += [Text(), Text(f"{listed}; --top N lists more, --top 0 all.")]
+        notes.append(f"{listed}; --top N lists more, --top 0 all.")
+    if notes:
+        parts += [Text(), Text(" ".join(notes))]
     if plan.guessed:
         parts += [Text(), Text(plan.guessed)]
     return Group(*parts)

@@ -341,6 +341,7 @@ def _measured(plan: Plan, is_faster: bool, compared: Verdict) -> str:
     pairs = counted(len(compared.pairs), "pair")
     speed = f"{compared.ratio:.2f} times as fast as {plan.compared_with} in {pairs}"
     speed += " of its own steps"
+    speed += plan.in_all(compared.ratio)
     if is_faster or compared.is_slower:
         return speed
     return f"no clear gain: {speed}, less than noise and rounding are worth"

@@ -201,7 +201,10 @@ def print_audits(audits: Sequence[Audit], target: Target) -> None:
         start = "environment variables that start with"
         notes[", ".join(variables)] = f"{start} {LIST_PREFIX}"
     notes["which ops run in 16 bits"] = f"from {audits[0].kernels}"
-    notes["costs"] = audits[0].assumptions
+    notes["costs"] = (
+        f"{target.profile.description}, where nothing else runs; --json says how they "
+        "were obtained"
+    )
     notes["left out"] = (
         "the input pipeline, transfers between devices, and XLA's fusions outside of "
         "jit_compile"

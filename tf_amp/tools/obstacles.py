@@ -43,6 +43,11 @@ _LEAST_SHARE = 0.01
 _TILE = 128
 # They keep their types, whoever asks for others.
 _VARIABLES = (*REF_VARIABLE_OPS, "VarHandleOp", "ReadVariableOp")
+# What a caller may do about a neighbor that is an input or a result.
+_HANDED = {
+    INPUT: "cast the input before the call, as in Dataset.map, to",
+    RESULT: "let the function return this result in",
+}
 _IF_HARMLESS = "if you know it to be harmless"
 Edits = tuple[ListEdit, ...]
 
@@ -366,7 +371,8 @@ def _neighbor_remedy(case: AuditedNode) -> Remedy:
         cause, detail = row.reason
         is_variable = row.op in _VARIABLES
         if detail in (INPUT, RESULT) or (cause is Cause.PRESERVED and not is_variable):
-            text = f"give inputs and take results in {case.low_dtype} ({row.op})"
+            what = _HANDED.get(detail, "hand over inputs, and take results, in")
+            text = f"{what} {case.low_dtype} ({row.op})"
             of_casts = case.decision.cast_seconds
             return Remedy(text, saved_seconds=of_casts or case.lost_seconds)
         if cause in _BY_LISTS:

@@ -128,8 +128,8 @@ SITUATIONS = {
         dataclasses.replace(GAINS, traced_fusions=TRACED.traced_fusions),
         Observed(ratio=1.99, how=STEPS, holds=True),
         "1.99 times as fast as float32 with the same fusions, measured in 9 pairs of "
-        "its own steps. About 50% of the time is in bfloat16. Its numbers are verified "
-        "against float32.",
+        "its own steps, so about 2.39 times as fast as float32 without tf-amp. About "
+        "50% of the time is in bfloat16. Its numbers are verified against float32.",
     ),
     "float32 after a trial": (
         dataclasses.replace(STAYS, decisions=(kept_for(Cause.TRIAL),)),

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.costs import DeviceProfile
-from grappler_pass.graph.op_traits import INPUT
+from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.planning.plan import Cause, Fusion, Reason
 from tests.command_lines import run_line
 from tf_amp.config import devices
@@ -187,10 +187,10 @@ def test_what_has_no_product_is_priced_for_those_who_ask():
         (lambda x, w: tf.exp(x @ w), ((4096, 1024), (1024, 1024)), "Exp",
          "needs float32", "--add clear=Exp"),
         (lambda x, w: x @ w, ((2048, 2048), (2048, 2048)), "MatMul",
-         "casts take .* ms of it", "results in float16 \\(Placeholder\\)"),
+         "casts take .* ms of it", "cast the input .* to float16 \\(Placeholder\\)"),
         (lambda x, w: x @ w, ((4096, 32), (32, 4096)), "MatMul",
          "16 bits are faster, the casts around it are not worth it",
-         "give inputs and take results in float16 \\(Placeholder\\)"),
+         "cast the input before the call, as in Dataset.map, to float16 \\(Placeholder\\)"),
     ],
     ids=["idle", "denied", "cast-heavy", "dear casts"],
 )  # fmt: skip
@@ -210,6 +210,7 @@ def neighbor(cause, detail="", op="Exp"):
 
 
 INPUT_NEIGHBOR = neighbor(Cause.FIXED, INPUT)
+RESULT_NEIGHBOR = neighbor(Cause.FIXED, RESULT)
 CONSTANT = neighbor(Cause.FIXED, "a constant")
 VARIABLE = neighbor(Cause.PRESERVED, op="ReadVariableOp")
 DENIED = neighbor(Cause.DENY, "range hazard")
@@ -243,15 +244,25 @@ def node(*, is_low, cast, low=1.0, cause="COST", reason="", beside=()):
 @pytest.mark.parametrize(
     ("beside", "remedy"),
     [
-        ([INPUT_NEIGHBOR], "give inputs and take results in bfloat16 (Exp)"),
-        ([neighbor(Cause.PRESERVED)], "give inputs and take results in bfloat16 (Exp)"),
+        (
+            [INPUT_NEIGHBOR],
+            "cast the input before the call, as in Dataset.map, to bfloat16 (Exp)",
+        ),
+        (
+            [RESULT_NEIGHBOR],
+            "let the function return this result in bfloat16 (Exp)",
+        ),
+        (
+            [neighbor(Cause.PRESERVED)],
+            "hand over inputs, and take results, in bfloat16 (Exp)",
+        ),
         ([DENIED], "--add clear=Exp, for its neighbor"),
         ([CONSTANT], ""),
         ([VARIABLE, neighbor(Cause.SUM)], ""),
         ([CONSTANT, DENIED, INPUT_NEIGHBOR], "--add clear=Exp, for its neighbor"),
         ([], ""),
     ],
-    ids=["input", "output", "denied", "constant", "variable", "several", "none"],
+    ids=["input", "result", "output", "denied", "constant", "variable", "several", "none"],
 )
 def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
     why, found = reason_and_remedy(node(is_low=True, cast=1.0, beside=beside))
