@@ -163,6 +163,14 @@ def filled(
     return table
 
 
+def end_of_name(name: str, most: int) -> str:
+    """Return a name, or its end from the start of a scope, of so many characters."""
+    if len(name) <= most:
+        return name
+    end = name[-most + 2 :]
+    return "../" + end.partition("/")[2] if "/" in end else ".." + end
+
+
 def bare_table() -> Table:
     """Return a table without lines and styles, for text."""
     return Table(box=None, pad_edge=False, header_style="")

@@ -17,7 +17,13 @@ from grappler_pass.eligibility.exclusions import without_call_scopes
 from grappler_pass.eligibility.reasons import DECIDED
 from grappler_pass.planning.plan import PlannedNode, planned_nodes, shape_text
 from tf_amp.report.counts import counted
-from tf_amp.report.display import bare_table, filled, markdown_table, plain_text
+from tf_amp.report.display import (
+    bare_table,
+    end_of_name,
+    filled,
+    markdown_table,
+    plain_text,
+)
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Decision, Fusion, Plan
@@ -30,6 +36,8 @@ _WIDTH = 4000
 _NARROW = 20
 # Ops that are named of a reason none of whose operations is listed.
 _KINDS = 3
+# Characters of a name where not all operations are listed.
+_LONGEST_NAME = 60
 # Of the time, from what on a reason has a row of its own.
 _LEAST_SHARE = 0.005
 
@@ -229,7 +237,10 @@ def _operations_table(nodes: Sequence[PlannedNode], count: int | None) -> Table:
             said += f" such as {', '.join(kinds[:_KINDS])}"
         table.add_row(*_times(inner), _Folded(f"{said}: {why}"), style="bold")
         for node in shown:
-            table.add_row(*_times([node]), _Folded(_operation(node, ops), 2))
+            name = without_call_scopes(node.name)
+            if count is not None:
+                name = end_of_name(name, _LONGEST_NAME)
+            table.add_row(*_times([node]), _Folded(_operation(node, name, ops), 2))
     if others := [node for key in small for node in groups[key]]:
         said = f"{counted(len(others), 'operation')} for other reasons"
         table.add_row(*_times(others), _Folded(said), style="bold")
@@ -256,14 +267,14 @@ def _times(nodes: Sequence[PlannedNode]) -> tuple[str, str, str]:
     return _rounded(_seconds(nodes)), _rounded(known), _rounded(casts)
 
 
-def _operation(node: PlannedNode, ops: Mapping[str, str]) -> str:
+def _operation(node: PlannedNode, name: str, ops: Mapping[str, str]) -> str:
     """Return what a node computes, its name, and what is particular to its reason.
 
     Of another node that is the reason, the op is enough.
     """
     row = node.main
     cause, detail = row.reason
-    text = f"{row.op} {shape_text(row.shape)} {without_call_scopes(node.name)}"
+    text = f"{row.op} {shape_text(row.shape)} {name}"
     if cause in DECIDED:
         # Where the costs decided, the detail tells of lists; a figure may have decided.
         return f"{text}{row.figure}"

@@ -29,7 +29,7 @@ from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig, LowDtype
 from tf_amp.config.setting_values import LIST_PREFIX
 from tf_amp.report.counts import counted
-from tf_amp.report.display import Display, filled, show
+from tf_amp.report.display import Display, end_of_name, filled, show
 from tf_amp.rewriting.compiled import DraftPart, plan_of_parts
 from tf_amp.run.batches import signatures_of
 from tf_amp.run.graph_cases import GraphCase
@@ -163,7 +163,7 @@ class Audit(Display):
         dtype = plan.low_dtype if self.is_mixed else "float32"
         after = (plan.peak_bytes_after, plan.started_after)
         rows.append((f"with tf-amp, {dtype}", plan.seconds_after, *after))
-        titles = ("", "step (ms)", "speed-up", "memory (MiB)", "started ops")
+        titles = ("", "step (ms)", "speed-up", "memory (MiB)", "kernels started")
         cells = (
             (
                 name,
@@ -228,16 +228,12 @@ def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
     table.add_column("why => what to write", overflow="fold", ratio=1)
     for obstacle in obstacles:
         times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
-        name = without_call_scopes(obstacle.nodes[0])
+        shown = end_of_name(without_call_scopes(obstacle.nodes[0]), _OP_WIDTH)
         saved = obstacle.saved_seconds
-        if len(name) > _OP_WIDTH:
-            # Its end, from the start of a scope, on one line.
-            end = name[-_OP_WIDTH + 2 :]
-            name = "../" + end.partition("/")[2] if "/" in end else ".." + end
         table.add_row(
             f"{obstacle.seconds * _MILLI:.3g}",
             "-" if saved is None else f"{saved * _MILLI:.3g}",
-            Text(f"{times}{obstacle.op} {obstacle.dtype}\n{obstacle.shape}\n{name}"),
+            Text(f"{times}{obstacle.op} {obstacle.dtype}\n{obstacle.shape}\n{shown}"),
             Text("\n=> ".join(filter(None, (obstacle.why, obstacle.remedy)))),
         )
     return table

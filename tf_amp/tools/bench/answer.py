@@ -89,9 +89,7 @@ def _ratio(row: BenchRow) -> str:
 
 
 def _means(row: BenchRow) -> str:
-    """Say what makes a method faster, as far as its operations tell."""
-    if row.ops is not None and row.ops.low:
-        return f", with {row.ops.low} of {row.ops.total} operations in 16 bits"
+    """Say what makes a method faster where that is not 16 bits."""
     if row.float32_ops is None:
         return ""
     how = "by fusions alone" if is_ours(row.method) else "with a changed graph"
