@@ -190,7 +190,7 @@ def test_what_has_no_product_is_priced_for_those_who_ask():
          "casts take .* ms of it", "cast the input .* to float16 \\(Placeholder\\)"),
         (lambda x, w: x @ w, ((4096, 32), (32, 4096)), "MatMul",
          "16 bits are faster, the casts around it are not worth it",
-         "cast the input before the call, as in Dataset.map, to float16 \\(Placeholder\\)"),
+         "cast the input .* to float16 \\(Placeholder\\)"),
     ],
     ids=["idle", "denied", "cast-heavy", "dear casts"],
 )  # fmt: skip
@@ -262,7 +262,7 @@ def node(*, is_low, cast, low=1.0, cause="COST", reason="", beside=()):
         ([CONSTANT, DENIED, INPUT_NEIGHBOR], "--add clear=Exp, for its neighbor"),
         ([], ""),
     ],
-    ids=["input", "result", "output", "denied", "constant", "variable", "several", "none"],
+    ids="input result output denied constant variable several none".split(),
 )
 def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
     why, found = reason_and_remedy(node(is_low=True, cast=1.0, beside=beside))
