@@ -130,10 +130,10 @@ def _verdict(
 
 def _chance_of(wins: int, rounds: int) -> float:
     """Return how likely one of three equal processes wins so many rounds or more."""
-    orders = (
-        math.comb(rounds, won) * 2 ** (rounds - won) for won in range(wins, rounds + 1)
+    orders = sum(
+        math.comb(rounds, won) << (rounds - won) for won in range(wins, rounds + 1)
     )
-    return sum(orders) / 3**rounds
+    return orders / 3**rounds
 
 
 def largest_error(
