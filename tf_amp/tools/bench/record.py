@@ -133,7 +133,7 @@ def _chance_of(wins: int, rounds: int) -> float:
     orders = sum(
         math.comb(rounds, won) << (rounds - won) for won in range(wins, rounds + 1)
     )
-    return orders / 3**rounds
+    return orders / float(3**rounds)
 
 
 def largest_error(
