@@ -64,7 +64,7 @@ class _Column(NamedTuple):
 
 _COLUMNS = (
     _Column("type attribute", "", lambda row: str(row.slot)),
-    _Column("", "operation", lambda row: own_names(row.slot.node)),
+    _Column("", "operation", lambda row: _shown_name(row.slot.node)),
     _Column("op", "op", lambda row: row.op),
     _Column("dtype", "type", lambda row: row.dtype),
     _Column("f32 ms", "float32 ms", lambda row: row.seconds_float32),
@@ -75,6 +75,10 @@ _COLUMNS = (
     _Column("reason", "", lambda row: row.why),
     _Column("", "reason", lambda row: own_names(row.why)),
 )
+
+
+def _shown_name(name: str) -> str:
+    return end_of_name(own_names(name), _LONGEST_NAME)
 
 
 def error_text(row: Decision) -> str:

@@ -208,6 +208,8 @@ _READING = (
     "Bars are medians of all rounds. The thin lines reach from the lowest to the "
     "highest round."
 )
+# So that no browser folds what is short.
+_UNFOLDED = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 _NO_OPS = " Hatched are no-ops: the graph that ran was float32's."
 # In charts, of methods in their order, but for float32; text on them is dark.
 _COLORS = ("#b3bdcd", "#f0b04c", "#7fa6c4", "#3fb8a8", "#e29a93", "#b9a5c2")
@@ -334,8 +336,11 @@ def page_of(record: BenchRecord, command: str = "") -> str:
     """
     # The first column of a page is the widest: the method before the batch.
     columns, *shown = (
-        (method, batch, *others)
-        for batch, method, *others in (TITLES, *map(cells, record.summary))
+        (method, batch, step, items, speed_up.translate(_UNFOLDED), *others)
+        for batch, method, step, items, speed_up, *others in (
+            TITLES,
+            *map(cells, record.summary),
+        )
     )
     numbers = PageTable(columns, tuple(shown))
     if not _has_batches(record):
