@@ -64,8 +64,8 @@ class CallSite:
       is_new: whether it is called for the first time, as far as is known.
       comparison: that it takes part in.
       instances: by label, the names of a compiled function's instances.
-      compiling: begins to compare the winner of what is open, by its label, with parts
-        of it compiled, or returns None; it is None where that has begun.
+      compiling: each begins to compare what runs, by its label, with what XLA compiles
+        of it, or returns None; those that have not begun yet.
     """
 
     key: Hashable = None
@@ -74,7 +74,7 @@ class CallSite:
     is_new: bool = True
     comparison: StepComparison | None = None
     instances: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    compiling: Callable[[str], CompiledSteps | None] | None = None
+    compiling: tuple[Callable[[str], CompiledSteps | None], ...] = ()
 
     @property
     def name(self) -> str:
@@ -119,9 +119,10 @@ class CallSite:
         """Make a call, given its label, in the instance whose turn it is."""
         self.count += 1
         comparison = self.comparison
-        begin, is_free = self.compiling, comparison is None or comparison.is_over
-        if begin is not None and is_free:
-            self.compiling = None
+        waiting, is_free = self.compiling, comparison is None or comparison.is_over
+        if waiting and is_free:
+            begin, *others = waiting
+            self.compiling = tuple(others)
             label = MIXED if comparison is None else comparison.winner
             comparison = self.comparison = begin(label) or comparison
         if comparison is None:

@@ -76,16 +76,16 @@ class CompiledSteps(StepComparison):
         if not self.is_over or not self.is_faster:
             return super().run(call)
         try:
-            return call(CLUSTERED)
+            return call(self.mixed)
         except tf.errors.OpError as error:
             if not is_of_cluster(error):
                 raise
             self.when_decided(self._report)
-            return self.without(CLUSTERED, call)
+            return self.without(self.mixed, call)
 
     def _is_own_fault(self, label: str, error: tf.errors.OpError) -> bool:
         is_own = isinstance(error, OWN_FAULTS) or is_of_cluster(error)
-        return label == CLUSTERED and is_own
+        return label == self.mixed and is_own
 
     def _turns(self) -> Generator[Turn, float, None]:
         is_compiled = yield from self._until_compiled()

@@ -47,7 +47,7 @@ def compiled_in_turn(arrival: Arrival) -> GraphDef | None:
     site = entry.site
     if site is None or site.is_run or entry.label != MIXED:
         return None
-    is_open = site.compiling is None and not isinstance(site.comparison, CompiledSteps)
+    is_open = not site.compiling and not isinstance(site.comparison, CompiledSteps)
     if is_open and scope_registry.asks_for_clusters():
         _consider(arrival, site)
     return None
@@ -79,7 +79,7 @@ def _consider(arrival: Arrival, site: CallSite) -> None:
         is_low=bool(notices.low_dtype_of(arrival.running)),
         obstacle=_obstacle(graph_def, site),
     )
-    site.compiling = candidate.begin
+    site.compiling = (candidate.begin,)
 
 
 def _obstacle(graph_def: GraphDef, site: CallSite) -> str:
