@@ -15,25 +15,27 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph.op_table import DECOMPOSING_OPS, SIZING_OPS
+from grappler_pass.graph.op_table import COUNTING_OPS, DECOMPOSING_OPS, SIZING_OPS
 from grappler_pass.graph.walks import function_attrs
 
 # What TensorFlow separates clusters by where XLA compiles all that it can.
 _SCOPE = "_XlaInternalScope"
 _TOGETHER = b"tf_amp"
-_APART = re.compile(
-    # Indices that are out of range raise an error, and are clamped or left out there.
+# Indices that are out of range raise an error, and are clamped or left out there.
+_INDEXING = re.compile(
     "(Tensor|Resource)?(Gather|Scatter).*|(Unsorted)?Segment.*|(Parallel)?Dynamic.*"
     "|InTopK.*|InvertPermutation|ReverseSequence|Sparse.*|Stack.*|TensorArray.*"
     "|TensorList.*"
-    # Errors are left out.
-    "|Assert|CheckNumerics"
-    # NaN is left out, or in another order.
-    "|(Arg)?(Max|Min)|MaxPool.*|(Approx)?TopK.*"
-    # Numbers are drawn from other streams.
-    "|(Stateless)?(Random|Truncated|Parameterized|Multinomial).*|Rng.*"
+)
+# Errors are left out.
+_CHECKING = frozenset({"Assert", "CheckNumerics"})
+# Numbers are drawn from other streams.
+_DRAWING = re.compile(
+    "(Stateless)?(Random|Truncated|Parameterized|Multinomial).*|Rng.*"
     "|Stateful(Random|Standard|Truncated|Uniform).*|StochasticCastToInt"
 )
+# NaN is left out, or in another order.
+_OF_NAN = re.compile("(Arg)?(Max|Min)|MaxPool.*|(Approx)?TopK.*")
 # Of integers that are divided by zero, and the like.
 _OF_INTEGERS = frozenset(
     "Div FloorDiv FloorMod LeftShift Mod Pow RightShift TruncateDiv TruncateMod".split()
@@ -61,18 +63,42 @@ def differs(node: NodeDef, constants: Collection[str]) -> bool:
 
     `constants`: names of nodes whose value is known.
     """
-    op = node.op
-    if _APART.fullmatch(op) or op in DECOMPOSING_OPS or op in SIZING_OPS:
+    if draws(node) or checks(node) or misses_errors(node, constants):
         return True
-    if op in _OF_INTEGERS:
-        return _is_integer(node, "T")
-    if op == "Cast":
+    if node.op == "Cast":
         return _is_integer(node, "DstT") and not _is_integer(node, "SrcT")
-    if op in _OF_TWO or op in _SLICES:
-        others = (text for text in node.input[1:] if text[0] != "^")
-        return not all(text.partition(":")[0] in constants for text in others)
-    return False
+    if node.op in _OF_TWO:
+        return not _is_known(node, constants)
+    return _OF_NAN.fullmatch(node.op) is not None
+
+
+def draws(node: NodeDef) -> bool:
+    """Return whether a node draws random numbers, which are others by XLA."""
+    return _DRAWING.fullmatch(node.op) is not None
+
+
+def checks(node: NodeDef) -> bool:
+    """Return whether a node does nothing but raise errors, which XLA leaves out."""
+    return node.op in _CHECKING
+
+
+def misses_errors(node: NodeDef, constants: Collection[str]) -> bool:
+    """Return whether a node raises errors on a CPU where XLA computes something."""
+    op = node.op
+    if op in _OF_INTEGERS:
+        # A divisor that is known is none that would always raise an error.
+        return _is_integer(node, "T") and not _is_known(node, constants)
+    if op in _SLICES or op in COUNTING_OPS:
+        return not _is_known(node, constants)
+    is_listed = op in DECOMPOSING_OPS or op in SIZING_OPS
+    return is_listed or _INDEXING.fullmatch(op) is not None
 
 
 def _is_integer(node: NodeDef, name: str) -> bool:
     return bool(tf.as_dtype(node.attr[name].type).is_integer)
+
+
+def _is_known(node: NodeDef, constants: Collection[str]) -> bool:
+    """Return whether all operands from the second on are constants."""
+    others = (text for text in node.input[1:] if text[0] != "^")
+    return all(text.partition(":")[0] in constants for text in others)

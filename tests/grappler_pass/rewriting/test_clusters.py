@@ -38,7 +38,8 @@ def test_each_node_that_differs_has_a_scope_of_its_own(ops: str, apart: bool) ->
 @pytest.mark.parametrize(
     ("op", "types", "operand", "apart"),
     [
-        ("FloorDiv", {"T": INT}, "", True),
+        ("FloorDiv", {"T": INT}, "other", True),
+        ("FloorDiv", {"T": INT}, "known", False),
         ("FloorDiv", {"T": FLOAT}, "", False),
         ("Cast", {"SrcT": FLOAT, "DstT": INT}, "", True),
         ("Cast", {"SrcT": INT, "DstT": FLOAT}, "", False),
