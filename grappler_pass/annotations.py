@@ -32,6 +32,8 @@ AGAIN = "_tf_amp_again"
 FUSED = "_tf_amp_fused"
 # On what passes the inputs of a step that overflowed to this process.
 WATCH = "_tf_amp_watch"
+# On what prints a line of ours.
+NOTICE = "_tf_amp_notice"
 # On every node that the pass has made or retyped: such a graph is not rewritten again.
 REWRITTEN = "_tf_amp_rewritten"
 

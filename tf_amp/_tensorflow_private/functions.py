@@ -18,7 +18,11 @@ from typing import Any
 
 from grappler_pass.graph.walks import function_attrs, reached
 from tf_amp._tensorflow_private import eager_context, hooks, unless_gone, warn_once
-from tf_amp._tensorflow_private.tracing import outwards, traced_graph
+from tf_amp._tensorflow_private.tracing import (
+    copied_variable,
+    outwards,
+    traced_graph,
+)
 
 _WITHOUT = "functions compiled by XLA stay float32"
 # Every function of the runtime is made by it: those of the program, and the pairs of
@@ -222,6 +226,8 @@ _PREDICTED = "predictions alone decide whether 16 bits are used"
 _UNLABELLED = contextlib.nullcontext()
 # The label of instances whose parts XLA compiles, as far as it can: clusters.
 CLUSTERED = "clusters"
+# That of an instance that XLA compiles as a whole: another function.
+WHOLE = "whole"
 _PREFIX = "tf_amp_"
 _STEP_OF_KERAS = "one_step_on_data"
 
@@ -250,6 +256,49 @@ class _Labelled(AbstractContextManager[None]):
 
     def __exit__(self, *error: object) -> None:
         self._context.function_call_options = self._given
+
+
+def elsewhere(context: Any, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that another thread makes as this one would now."""
+    options, device = context.function_call_options, context.device_name
+
+    def call_there() -> Any:
+        import tensorflow as tf
+
+        context.function_call_options = options
+        with tf.device(device or None):
+            return call()
+
+    return call_there
+
+
+def on_copies(call_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a way to call a function that changes no variable of the program."""
+
+    def call_on_copies(context: Any, name: bytes, inputs: Any, *args: Any) -> Any:
+        import tensorflow as tf
+
+        variables = {
+            number: copied_variable(each)
+            for number, each in enumerate(inputs)
+            if each.dtype == tf.resource
+        }
+        copies = [
+            variables[number].handle if number in variables else each
+            for number, each in enumerate(inputs)
+        ]
+        return call_function(context, name, copies, *args)
+
+    return call_on_copies
+
+
+@functools.cache
+def make_xla_ready() -> None:
+    """Let TensorFlow say which ops XLA knows: not before it compiles something."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        tf.function(lambda: tf.zeros([]), jit_compile=True)()
 
 
 def has_instances(context: Any) -> bool:

@@ -152,6 +152,23 @@ def variable_value(handle: Any, contents: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=contents.dtype)
 
 
+def copied_variable(handle: Any) -> Any:
+    """Return another variable that holds what the one behind an eager handle does.
+
+    Raises:
+      ValueError: it is the handle of something else.
+    """
+    import tensorflow as tf
+
+    contents = handle_contents(handle)
+    if len(contents) != 1:
+        raise ValueError("it is given something that is neither tensor nor variable")
+    with tf.device(handle.device):
+        value = variable_value(handle, contents[0])
+        shape = tf.TensorShape(contents[0].shape)
+        return tf.Variable(value, trainable=False, shape=shape)
+
+
 def keras_paths() -> dict[int, str]:
     """Return the paths of Keras 3's variables, by identity of TensorFlow's variables.
 

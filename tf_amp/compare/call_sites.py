@@ -64,6 +64,7 @@ class CallSite:
       is_new: whether it is called for the first time, as far as is known.
       comparison: that it takes part in.
       instances: by label, the names of a compiled function's instances.
+      whole: the name of its copy that XLA compiles as a whole, once there is one.
       compiling: each begins to compare what runs, by its label, with what XLA compiles
         of it, or returns None; those that have not begun yet.
     """
@@ -74,6 +75,7 @@ class CallSite:
     is_new: bool = True
     comparison: StepComparison | None = None
     instances: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    whole: bytes = b""
     compiling: tuple[Callable[[str], CompiledSteps | None], ...] = ()
 
     @property
@@ -83,6 +85,8 @@ class CallSite:
 
     def instance(self, label: str) -> bytes:
         """Return the name of the function that is called for a label."""
+        if label == functions.WHOLE:
+            return self.whole
         return self.instances.get(label, self.key)  # type: ignore[arg-type]
 
     def has_instances(self, trial: Trial) -> bool:
@@ -161,8 +165,8 @@ class Entry(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """True if XLA is to compile parts of the graph."""
-        return self.label == functions.CLUSTERED
+        """True if XLA is to compile the graph, or parts of it."""
+        return self.label in (functions.CLUSTERED, functions.WHOLE)
 
     @property
     def is_float32(self) -> bool:
@@ -362,11 +366,12 @@ def comparing_calls(
             site.is_new = False
             first_called(context, name)
 
-        def call(label: str) -> Any:
+        def call(label: str, way: Callable[..., Any] | None = None) -> Any:
             instance = site.instance(label)
+            function = call_function if way is None else way(call_function)
             with functions.in_instance(context, label):
                 return call_as(
-                    site, label, call_function, context, instance, *args, **kwargs
+                    site, label, function, context, instance, *args, **kwargs
                 )
 
         if site.comparison or site.instances or site.compiling:

@@ -1,15 +1,24 @@
-"""Let a program's own steps tell whether parts of a function are to be compiled by XLA.
+"""Let a program's own steps tell whether XLA compiles a function, or parts of it.
 
 What is compared is the winner of the earlier comparison, or TensorFlow's own instance,
-with an instance in which XLA compiles clusters of operations.
+with an instance in which XLA compiles clusters of operations, and with a copy of the
+function that XLA compiles as a whole.
 
   calls     until it pays  1         while XLA compiles     4      2         pairs
   instance  winner         clusters  winner, some clusters  winner clusters  as before
 
-Compiling takes long, so it begins once calls have taken twice the seconds that it may
-take: a job that has run for so long is expected to run for as long again. XLA compiles
-beside the program. Now and then a call is made with clusters and profiled; once its
-profile has the runs of all clusters, calls are compared in pairs.
+Compiling takes long, so it begins once calls would have saved twice the seconds that it
+may take: a job that has run for so long is expected to run for as long again. What
+clusters save is not known, so that all seconds of calls count. XLA compiles beside the
+program. Now and then a call is made with clusters and profiled; once its profile has
+the runs of all clusters, calls are compared in pairs.
+
+  calls     until it pays    while XLA compiles    4       2      pairs
+  instance  winner           winner                winner  whole  as before
+
+A whole function is compiled by a thread that calls it on copies of its variables, with
+the arguments of one call. That thread has the lowest priority, and one compiles at a
+time. Where memory does not hold the copies, a call of the program waits for XLA.
 
 What an earlier process has found faster is compiled at once, and called from when it is
 ready.
@@ -17,14 +26,34 @@ ready.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Generator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private.functions import CLUSTERED, is_of_cluster
-from tf_amp.compare.own_steps import OWN_FAULTS, StepComparison, Steps, Turn
+from grappler_pass.fork_safety import renewed_lock
+from tf_amp._tensorflow_private import eager_context
+from tf_amp._tensorflow_private.functions import (
+    CLUSTERED,
+    WHOLE,
+    elsewhere,
+    is_of_cluster,
+    on_copies,
+)
+from tf_amp.compare.own_steps import (
+    OWN_FAULTS,
+    StepComparison,
+    Steps,
+    Turn,
+    wait_for_devices,
+)
+from tf_amp.config.devices import has_memory_for_copies
 
 # What XLA may take to compile an operation: measured were 1 to 4 ms.
 _SECONDS_PER_OP = 2.5e-3
@@ -46,10 +75,13 @@ class CompiledSteps(StepComparison):
     """The calls at one site while it is open whether XLA compiles parts of it.
 
     Attributes:
+      label: of the instance that XLA compiles.
       first_seconds: of the first call with clusters, for which the graph is optimized.
       compile_seconds: that the program ran on until XLA was done.
       clusters: how many XLA has compiled.
     """
+
+    label = CLUSTERED
 
     def __init__(
         self, name: str, winner: str, ops: int, report: Report, *, is_known: bool
@@ -68,7 +100,7 @@ class CompiledSteps(StepComparison):
         self._least_seconds = _SECONDS_PER_OP * ops
         self._is_known = is_known
         self._report = functools.partial(report, self)
-        super().__init__(name, labels=(CLUSTERED, winner))
+        super().__init__(name, labels=(self.label, winner))
         self.when_decided(self._report)
 
     def run(self, call: Callable[[str], Any]) -> Any:
@@ -113,12 +145,144 @@ class CompiledSteps(StepComparison):
             self.compile_seconds += yield from self._meanwhile(wait)
             wait *= _LONGER
 
-    def _meanwhile(self, seconds: float) -> Generator[Turn, float, float]:
-        """Go on as before until calls have taken so long; return how long they took."""
+    def _meanwhile(
+        self, seconds: float, *, of_each: float = 0.0
+    ) -> Generator[Turn, float, float]:
+        """Go on as before until calls have taken so long; return how long they took.
+
+        `of_each`: seconds of each call that do not count.
+        """
         taken = 0.0
         while taken < seconds:
-            taken += yield Turn(self.meanwhile, is_awaited=False)
+            call = yield Turn(self.meanwhile, is_awaited=False)
+            taken += max(0.0, call - of_each)
         return taken
+
+
+class WholeSteps(CompiledSteps):
+    """The calls at one site while it is open whether XLA compiles all of it.
+
+    Attributes:
+      refusal: why XLA does not compile it, in its words; "" where it does.
+      is_refused: whether that is said by XLA, and will be said again.
+      waits: whether a call of the program has waited for XLA.
+    """
+
+    label = WHOLE
+
+    def __init__(
+        self,
+        *args: Any,
+        make: Callable[[], object],
+        step_seconds: float,
+        before: StepComparison | None,
+        **kwargs: Any,
+    ) -> None:
+        """Begin to compare.
+
+        Args:
+          *args: as of `CompiledSteps`.
+          make: makes the copy that XLA compiles.
+          step_seconds: that a call is expected to take once it is compiled.
+          before: the comparison, over by now, of what runs so far.
+          **kwargs: as of `CompiledSteps`.
+        """
+        self.refusal, self.waits, self.is_refused = "", False, False
+        self._make, self._step_seconds, self.before = make, step_seconds, before
+        self._is_due = False
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        super().__init__(*args, **kwargs)
+
+    def run(self, call: Callable[..., Any]) -> Any:
+        """Make a call; what runs so far is called as its own comparison has it."""
+        before = self.before
+        if before is None or (self.is_over and self.is_faster):
+            return super().run(call)
+
+        def call_either(label: str, *args: Any) -> Any:
+            is_whole = label == self.label
+            return call(label, *args) if is_whole else before.run(call)
+
+        return super().run(call_either)
+
+    def _timed(self, call: Callable[..., Any], turn: Turn) -> Any:
+        if self._is_due:
+            self._is_due = False
+            try:
+                self._begin(functools.partial(call, self.label, on_copies))
+            except Exception as error:
+                self._error = error
+        return super()._timed(call, turn)
+
+    def _begin(self, call: Callable[[], Any]) -> None:
+        """Start the thread, which makes a call as this one would."""
+        work = functools.partial(self._compile, elsewhere(eager_context(), call))
+        thread = threading.Thread(target=work, name="tf_amp_xla", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _compile(self, call: Callable[[], Any]) -> None:
+        """Have XLA compile, on a thread of its own."""
+        with contextlib.suppress(OSError):
+            if sys.platform == "linux":
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        with _one_at_a_time:
+            begin = time.perf_counter()
+            try:
+                self._make()
+                if not has_memory_for_copies():
+                    raise MemoryError
+                call()
+                wait_for_devices()
+            except Exception as error:
+                self._error = error
+            self.compile_seconds = time.perf_counter() - begin
+
+    def _is_own_fault(self, label: str, error: tf.errors.OpError) -> bool:
+        if label != self.label:
+            # Copies of variables may have taken its memory.
+            is_short = isinstance(error, tf.errors.ResourceExhaustedError)
+            return is_short and self._thread is not None and self._thread.is_alive()
+        # What XLA refuses it refuses before anything runs.
+        is_new = not self._counts[label]
+        refuses = is_new and isinstance(error, tf.errors.InvalidArgumentError)
+        if refuses:
+            self._note(error)
+        return refuses or super()._is_own_fault(label, error)
+
+    def without(self, label: str, call: Callable[[str], Any]) -> Any:
+        """Decide against compiling, once copies are gone."""
+        if self._thread is not None:
+            self._thread.join()
+        return super().without(self.label, call)
+
+    def _until_compiled(self) -> Generator[Turn, float, bool]:
+        """Wait for XLA, and return whether it has compiled the function."""
+        if not self._is_known:
+            yield from self._meanwhile(
+                _REPAID * self._least_seconds, of_each=self._step_seconds
+            )
+        self._is_due = True
+        while self._is_due or (self._thread is not None and self._thread.is_alive()):
+            yield Turn(self.meanwhile, is_awaited=False)
+        self._thread, error, self._error = None, self._error, None
+        if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
+            self.waits = True
+            self.first_seconds = yield Turn(self.label)
+            return True
+        if error is not None:
+            self._note(error)
+        return error is None
+
+    def _note(self, error: Exception) -> None:
+        first_line = str(error).strip().partition("\n")[0]
+        self.refusal = first_line or type(error).__name__
+        self.is_refused = isinstance(error, tf.errors.OpError)
+
+
+# XLA compiles for one function after another.
+_one_at_a_time = renewed_lock()
 
 
 def clusters_in(nodes: Collection[str]) -> tuple[int, int]:

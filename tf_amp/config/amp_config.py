@@ -62,7 +62,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 OptLevel = Literal["O0", "O1", "O2", "O3"]
 OnOff = Literal["on", "off"]
 Memory = Literal["speed", "save"]
-Compile = Literal["off", "clusters"]
+Compile = Literal["off", "clusters", "on"]
 COMPILE_WORDS: tuple[Compile, ...] = get_args(Compile)
 LOW_DTYPES: tuple[LowDtype, ...] = get_args(LowDtype)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -102,7 +102,7 @@ def checked_memory(value: object, name: str = "memory") -> Memory:
 
 
 def checked_compile(value: object, name: str = "compile") -> Compile:
-    """Return "off" or "clusters"."""
+    """Return "off", "clusters" or "on"."""
     return values.checked_word(value, name, COMPILE_WORDS)
 
 
@@ -175,8 +175,8 @@ class AmpConfig:
       check: whether 16-bit kernels of kinds that were found wrong are run, and held
         against float32's, before a plan first uses them.
       memory: "save" if steps may take a little longer to hold less, else "speed".
-      compile: "off" or "clusters": whether the program's own steps may choose that XLA
-        compiles parts of a function.
+      compile: whether the program's own steps may choose that XLA compiles parts of a
+        function ("clusters"), or parts or all of it ("on"); or "off".
       list_edits: changes to the op lists, in the order given.
     """
 
@@ -300,7 +300,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "compile": {
         "choices": COMPILE_WORDS,
-        "help": "clusters: own steps decide whether XLA compiles parts of a step",
+        "help": "clusters: own steps decide whether XLA compiles parts of a step; "
+        "on: or all of it",
     },
     "strict": {"action": "store_true", "help": "raise on failure"},
 }

@@ -50,6 +50,12 @@ _KERNELS = (
 _MOST_THREADS = 2**31 - 1
 _PRODUCT_TYPES = ("any", "bf16", "f16", "tf32")
 
+# Of the machine, of this process in pages, and of the container that it runs in.
+_FREE = (pathlib.Path("/proc/meminfo"), re.compile(r"MemAvailable:\s+(\d+) kB"))
+_HELD = (pathlib.Path("/proc/self/statm"), re.compile(r"\d+ (\d+)"))
+_MOST = (pathlib.Path("/sys/fs/cgroup/memory.max"), re.compile(r"(\d+)"))
+_USED = (pathlib.Path("/sys/fs/cgroup/memory.stat"), re.compile(r"anon (\d+)"))
+
 _XLA_FLAGS = "TF_XLA_FLAGS"
 _COMPILES = ("tf_xla_async_compilation", "tf_xla_cpu_global_jit")
 _COMPILES_ALL = "tf_xla_auto_jit"
@@ -296,6 +302,27 @@ def _cpu_field(names: tuple[str, ...]) -> str:
         if name.strip() in names:
             return value.strip()
     return ""
+
+
+def has_memory_for_copies() -> bool:
+    """Return whether memory would hold all that this process holds a second time."""
+    held, free = _number_in(_HELD), _number_in(_FREE)
+    most, used = _number_in(_MOST), _number_in(_USED)
+    if held is None or free is None:
+        return True
+    bytes_free = free * 1024
+    if most is not None and used is not None:
+        bytes_free = min(bytes_free, most - used)
+    return held * os.sysconf("SC_PAGE_SIZE") < bytes_free
+
+
+def _number_in(place: tuple[pathlib.Path, re.Pattern[str]]) -> int | None:
+    path, pattern = place
+    try:
+        found = pattern.search(path.read_text(errors="replace"))
+    except OSError:
+        return None
+    return int(found[1]) if found else None
 
 
 def add_xla_flags() -> None:

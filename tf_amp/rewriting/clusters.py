@@ -1,9 +1,10 @@
-"""Functions of which XLA compiles parts, where their own steps are faster so.
+"""Functions that XLA compiles, or parts of them, where their own steps are faster so.
 
 With `TF_AMP_COMPILE=clusters` a function gets one more instance: TensorFlow makes
 clusters of what XLA can compile, and leaves the rest as it is. The instance is made
 from the graph that comes for its label, with the types that are worth it under XLA.
-What would compute something else in a cluster stays outside.
+What would compute something else in a cluster stays outside. With `TF_AMP_COMPILE=on`
+a copy of the function that XLA compiles as a whole is compared next (`whole`).
 
 Left alone, with a line that says so: a function whose kernels keep state, one of which
 the program says `jit_compile=False`, and one that several devices of a kind compute.
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from grappler_pass.rewriting import clusters
 from tf_amp._tensorflow_private import eager_context, functions
+from tf_amp._tensorflow_private.functions import CLUSTERED, WHOLE
 from tf_amp.compare import call_sites
-from tf_amp.compare.compiled_steps import CompiledSteps
+from tf_amp.compare.compiled_steps import CompiledSteps, WholeSteps
 from tf_amp.compare.own_steps import LATE, MIXED, Steps
 from tf_amp.config import devices, scope_registry, workers
 from tf_amp.rewriting import graph_settings, host, notices
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from tf_amp.compare.call_sites import CallSite
     from tf_amp.compare.verdicts import StepMemory
     from tf_amp.config.amp_config import AmpConfig
+    from tf_amp.config.scope_registry import RegisteredScope
     from tf_amp.rewriting.arriving_graphs import Arrival
 
 # What has fewer operations starts them in less than a call takes.
@@ -54,15 +58,16 @@ def compiled_in_turn(arrival: Arrival) -> GraphDef | None:
 
 
 def _consider(arrival: Arrival, site: CallSite) -> None:
-    """Have the steps of a function tell whether parts of it are to be compiled."""
+    """Have the steps of a function tell whether XLA compiles it, or parts of it."""
     from tf_amp.compare import verdicts
     from tf_amp.compare.fingerprint import fingerprint_of_graphs
 
-    graph_def, config = arrival.graph_def, _config_for(arrival.graph_def)
+    graph_def, scope = arrival.graph_def, _scope_for(arrival.graph_def)
     taking_part = host.current()
     is_observed = taking_part.observer or taking_part.without_xla or taking_part.placers
-    if config is None or is_observed or len(graph_def.node) < _FEWEST_OPS:
+    if scope is None or is_observed or len(graph_def.node) < _FEWEST_OPS:
         return
+    config = scope.config
     kind = graph_settings.target_device_type(graph_def)
     own_steps = verdicts.own_steps_for(config, kind)
     is_shared = workers.peers() is not None or workers.is_server()
@@ -72,14 +77,34 @@ def _consider(arrival: Arrival, site: CallSite) -> None:
         return
     candidate = _Candidate(
         graph_names.name_of_call(site.name),
+        site,
         config,
         own_steps.memory,
         fingerprint_of_graphs([graph_def], arrival.item, arrival.shapes),
         len(graph_def.node),
         is_low=bool(notices.low_dtype_of(arrival.running)),
         obstacle=_obstacle(graph_def, site),
+        device_type=kind,
     )
-    site.compiling = (candidate.begin,)
+    if config.compile == "clusters":
+        site.compiling = (candidate.begin_clusters,)
+    else:
+        candidate = candidate._replace(step_seconds=_step_seconds(arrival, scope, kind))
+        site.compiling = (candidate.begin_clusters, candidate.begin_whole)
+
+
+def _step_seconds(arrival: Arrival, scope: RegisteredScope, device_type: str) -> float:
+    """Return what a step is expected to take once XLA has compiled all of it."""
+    from grappler_pass import pipeline
+
+    chosen = graph_settings.settings_for(scope, arrival.graph_def, device_type)
+    draft = pipeline.draft_graph(
+        arrival.graph_def,
+        arrival.item,
+        graph_settings.settings_under_xla(chosen),
+        shapes=lambda: arrival.shapes,
+    )
+    return sum(draft.prices.float32)
 
 
 def _obstacle(graph_def: GraphDef, site: CallSite) -> str:
@@ -97,36 +122,41 @@ def _obstacle(graph_def: GraphDef, site: CallSite) -> str:
     return ""
 
 
-def _config_for(graph_def: GraphDef) -> AmpConfig | None:
-    """Return the settings of a graph all of whose settings ask for clusters."""
+def _scope_for(graph_def: GraphDef) -> RegisteredScope | None:
+    """Return the first settings of a graph if all of them ask for the same."""
     scopes = [scope_registry.scope_of(each) for each in settings_in(graph_def)]
-    configs = [None if scope is None else scope.config for scope in scopes]
-    asks = all(each is not None and each.compile == "clusters" for each in configs)
-    return configs[0] if configs and asks else None
+    words = {"off" if scope is None else scope.config.compile for scope in scopes}
+    return scopes[0] if len(words) == 1 and words != {"off"} else None
 
 
 class _Candidate(NamedTuple):
-    """A function parts of which XLA may compile.
+    """A function that XLA may compile, or parts of it.
 
     Attributes:
       name: human-readable.
+      site: where it is called.
       config: its settings.
       memory: of the device that it runs on.
       digest: of its graph.
       ops: how many operations it has.
       is_low: whether TensorFlow's own instance is in 16 bits.
       obstacle: why it is left alone; "" where it is not.
+      device_type: of what it runs on.
+      step_seconds: that a step is expected to take once all of it is compiled.
     """
 
     name: str
+    site: CallSite
     config: AmpConfig
     memory: StepMemory
     digest: str
     ops: int
     is_low: bool
     obstacle: str
+    device_type: str
+    step_seconds: float = 0.0
 
-    def begin(self, winner: str) -> CompiledSteps | None:
+    def begin_clusters(self, winner: str) -> CompiledSteps | None:
         """Compare the instance of a label with clusters.
 
         None where it has not been faster before, or is left alone.
@@ -134,15 +164,47 @@ class _Candidate(NamedTuple):
         if self.obstacle:
             notices.announce_not_compiled(self.name, self.config, self.obstacle)
             return None
+        return self._begin(CompiledSteps, winner)
+
+    def begin_whole(self, winner: str) -> CompiledSteps | None:
+        """Compare the instance of a label with the function compiled as a whole.
+
+        None as for clusters.
+        """
+        from tf_amp.rewriting import whole
+
+        if self.obstacle:
+            return None
+        why = whole.obstacle(self.site, self.name, self.device_type)
+        if why:
+            notices.announce_not_compiled(
+                self.name, self.config, why, "at most clusters"
+            )
+            return None
+        begin = functools.partial(
+            WholeSteps,
+            make=functools.partial(
+                whole.make_copy, self.site, self.name, self.device_type
+            ),
+            step_seconds=self.step_seconds,
+            before=self.site.comparison,
+        )
+        return self._begin(begin, winner)
+
+    def _begin(
+        self, begin: Callable[..., CompiledSteps], winner: str
+    ) -> CompiledSteps | None:
+        kind = CLUSTERED if begin is CompiledSteps else WHOLE
         is_low = winner == LATE or (winner == MIXED and self.is_low)
-        fingerprint = f"{self.digest} clusters or {'16 bits' if is_low else 'float32'}"
+        other = "16 bits" if is_low else "float32"
+        if winner == CLUSTERED:
+            other = CLUSTERED
+        fingerprint = f"{self.digest} {kind} or {other}"
         is_faster = self.memory.is_faster(fingerprint)
         if is_faster is False:
             return None
         report = functools.partial(self._report, fingerprint)
-        return CompiledSteps(
-            self.name, winner, self.ops, report, is_known=is_faster is True
-        )
+        return begin(self.name, winner, self.ops, report, is_known=is_faster is True)
 
     def _report(
         self,
@@ -155,8 +217,12 @@ class _Candidate(NamedTuple):
         from tf_amp.compare.verdicts import KeptVerdict
 
         self.memory.decide(fingerprint, is_faster)
-        if (compared := steps.compared) is not None:
-            seconds = compared.seconds_before, compared.seconds_after
+        compared = steps.compared
+        refuses = isinstance(comparison, WholeSteps) and comparison.is_refused
+        if compared is not None or refuses:
+            seconds = (0.0, 0.0)
+            if compared is not None:
+                seconds = compared.seconds_before, compared.seconds_after
             verdict = KeptVerdict(self.name, is_faster, *seconds, time.time())
             self.memory.keep(fingerprint, verdict)
         notices.announce_compiled(comparison, self.config, is_faster, compared)

@@ -29,7 +29,7 @@ from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.compare import call_sites
 from tf_amp.compare.alternation import Verdict
 from tf_amp.compare.call_sites import CallSite
-from tf_amp.compare.compiled_steps import CompiledSteps
+from tf_amp.compare.compiled_steps import CompiledSteps, WholeSteps
 from tf_amp.compare.own_steps import CALLS_IN_FLOAT32
 from tf_amp.config import devices
 from tf_amp.config.amp_config import HIDING_IS_SAID
@@ -301,18 +301,26 @@ def announce_steps(
     Code.COMPARED.say(f"{_name(plan)}: {measured}; {outcome}")
 
 
-def announce_not_compiled(name: str, config: AmpConfig, reason: str) -> None:
-    """Say once why XLA compiles nothing of a function, though that is asked for."""
-    if config.verbose and host.current().is_news((Code.COMPILED, "left alone")):
-        Code.COMPILED.say(f"XLA compiles nothing of {name}: {reason}")
+def announce_not_compiled(
+    name: str, config: AmpConfig, reason: str, part: str = "nothing"
+) -> None:
+    """Say once why XLA compiles nothing of a function, or only parts of it.
+
+    `part`: how much it compiles at most.
+    """
+    if config.verbose and host.current().is_news((Code.COMPILED, part)):
+        Code.COMPILED.say(f"XLA compiles {part} of {name}: {reason}")
 
 
 def announce_compiled(
     steps: CompiledSteps, config: AmpConfig, is_faster: bool, compared: Verdict | None
 ) -> None:
     """Say once how steps have decided on parts of a function that XLA compiles."""
-    is_news = config.verbose and host.current().is_news((Code.COMPILED, is_faster))
-    if not is_news:
+    key = (Code.COMPILED, steps.label, is_faster)
+    if not (config.verbose and host.current().is_news(key)):
+        return
+    if isinstance(steps, WholeSteps):
+        Code.COMPILED.say(f"{steps.name}: {_whole_outcome(steps, is_faster, compared)}")
         return
     parts = counted(steps.clusters, "cluster")
     took = f"its first call took {steps.first_seconds:.2g} s"
@@ -334,6 +342,25 @@ def announce_compiled(
         if is_faster:
             took += f", which {spent / saved:,.0f} calls repay"
     Code.COMPILED.say(f"{steps.name}: {outcome}; {took}")
+
+
+def _whole_outcome(steps: WholeSteps, is_faster: bool, compared: Verdict | None) -> str:
+    """Say how steps have decided on a function that XLA compiles as a whole."""
+    seconds = steps.first_seconds if steps.waits else steps.compile_seconds
+    beside = "in one call of the program, as memory" if steps.waits else "beside the"
+    beside += " does not hold its variables twice" if steps.waits else " program"
+    took = f"XLA took {seconds:.2g} s {beside}"
+    if compared is None and is_faster:
+        return f"it runs compiled by XLA, as earlier steps were faster so; {took}"
+    if compared is None:
+        return f"XLA does not compile it as a whole: {steps.refusal or 'it failed'}"
+    pairs = counted(len(compared.pairs), "pair")
+    speed = f"{compared.ratio:.2f} times as fast in {pairs} of its own steps"
+    if not is_faster:
+        return f"{speed} compiled by XLA, too little, so that it does not stay; {took}"
+    saved = compared.seconds_before - compared.seconds_after
+    repaid = f"which {seconds / saved:,.0f} calls repay"
+    return f"{speed} compiled by XLA, which stays; {took}, {repaid}"
 
 
 def _measured(plan: Plan, is_faster: bool, compared: Verdict) -> str:

@@ -1,11 +1,12 @@
 """Take out of a graph that is to be stored what only this process can use.
 
 The marks on nodes name settings of this process and functions that it has traced; the
-watch for the origin of an overflow calls back into it, and so do gradients of branches
-that know of overflows. None of it means anything where the graph is loaded, and a
-callback that is not there fails. What a program exports is its own model, in the types
-that it was written in, with no function that only this process knows: functions that
-were rewritten for XLA are kept as they were traced.
+watch for the origin of an overflow calls back into it, as do gradients of branches that
+know of overflows; what is printed speaks of a loss scale. None of it means anything
+where the graph is loaded, and a callback that is not there fails. What a program
+exports is its own model, in the types that it was written in, with no function that
+only this process knows: functions that were rewritten for XLA are kept as they were
+traced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
+from grappler_pass.annotations import NOTICE, REWRITTEN, SCALE, STAMP, WATCH
 from tf_amp._tensorflow_private import acting_after, acting_before, graphs
 
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
@@ -44,8 +45,8 @@ def _strip(graph_def: Any, goes: Callable[[str], bool]) -> None:
     functions = graph_def.library.function
     nodes = [*graph_def.node, *(node for f in functions for node in f.node_def)]
     for node in nodes:
-        if WATCH in node.attr:
-            # A callback has no results: it becomes a NoOp.
+        if WATCH in node.attr or NOTICE in node.attr:
+            # A callback has no results, nor has what prints: it becomes a NoOp.
             name, device = node.name, node.device
             controls = [text for text in node.input if text.startswith("^")]
             node.Clear()

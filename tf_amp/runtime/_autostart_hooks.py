@@ -92,7 +92,7 @@ def watch(loader: "Any") -> None:
 def add_xla_flags() -> None:
     """Let XLA compile where the environment asks for it, before TensorFlow begins."""
     environ = sys.modules["os"].environ
-    if environ.get("TF_AMP_COMPILE", "").strip().lower() == "clusters":
+    if environ.get("TF_AMP_COMPILE", "").strip().lower() in ("clusters", "on"):
         from tf_amp.config import devices
 
         devices.add_xla_flags()

@@ -72,8 +72,8 @@ def enable(
       verbose: say on stderr what has become of the first graph, and the like.
       check: run 16-bit kernels of kinds that were found wrong before they are used.
       memory: "save" lets steps take a little longer to hold less; default "speed".
-      compile: "clusters" or "off" (default): whether the program's own steps may choose
-        that XLA compiles parts of a function.
+      compile: whether the program's own steps may choose that XLA compiles parts of a
+        function ("clusters"), or parts or all of it ("on"); "off" by default.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.

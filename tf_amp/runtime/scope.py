@@ -179,8 +179,9 @@ def mixed_precision_scope(
         operations with such a name, or that such a layer makes when it is called, and
         their gradients, stay float32.
       memory: "save" lets steps take a little longer to hold less, "speed" does not.
-      compile: "clusters" or "off": whether the program's own steps may choose that XLA
-        compiles parts of a function; as `enable` or the environment says by default.
+      compile: whether the program's own steps may choose that XLA compiles parts of a
+        function ("clusters"), or parts or all of it ("on"), or not ("off"); as `enable`
+        or the environment says by default.
       enabled: False leaves alone what is made inside, and its gradients.
 
     Raises:

@@ -232,6 +232,7 @@ BOTH_FLAGS = "--tf_xla_async_compilation --tf_xla_cpu_global_jit"
             "--tf_xla_async_compilation=false --tf_xla_cpu_global_jit",
         ),
         ("clusters", "--tf_xla_auto_jit=2", "--tf_xla_auto_jit=2"),
+        ("on", "", BOTH_FLAGS),
         ("off", "", ""),
     ],
 )

@@ -108,7 +108,9 @@ class DynamicLossScale(LossScale):
         import tensorflow as tf
 
         # Imported here: the configuration is read in broken installations too.
+        from grappler_pass.annotations import NOTICE
         from tf_amp._tensorflow_private import training as private
+        from tf_amp._tensorflow_private.tracing import put_attribute
 
         message = Code.LOWEST_SCALE.ends(
             f"Gradients overflow at the lowest loss scale, {self.minimum}: the step is "
@@ -134,6 +136,8 @@ class DynamicLossScale(LossScale):
 
         def say() -> Any:
             printed = tf.print(message, output_stream=tf.compat.v1.logging.warning)
+            if printed is not None:
+                put_attribute(printed, NOTICE, b=True)
             with tf.control_dependencies(_if_any(printed)):
                 return tf.constant(True)
 
