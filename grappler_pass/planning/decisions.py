@@ -14,7 +14,6 @@ prices alone (`coloring.Gain`).
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -187,17 +186,21 @@ def _decision(
 
 
 def _shape(draft: Draft, node: int, slot: int) -> Shape | None:
-    """Return the shape of the first port that the slot governs, outputs first."""
+    """Return the shape of the first output that the slot governs.
+
+    Without one, that of the input of the highest rank: of an update, the gradient.
+    """
     slots = draft.slots
     made = (Port(node, output) for output in range(slots.output_count(node)))
-    governed = (port for port in made if slots.output_slot(*port) == slot)
+    for port in made:
+        if slots.output_slot(*port) == slot:
+            return known_shape(draft.shapes, draft.view, port)
     read = (
-        port
+        known_shape(draft.shapes, draft.view, port)
         for position, port in enumerate(draft.view.nodes[node].inputs)
         if slots.input_slot(node, position) == slot
     )
-    port = next(itertools.chain(governed, read), None)
-    return None if port is None else known_shape(draft.shapes, draft.view, port)
+    return max(read, key=lambda shape: len(shape or ()), default=None)
 
 
 class UnaskedSteps:

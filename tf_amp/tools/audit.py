@@ -202,8 +202,8 @@ def print_audits(audits: Sequence[Audit], target: Target) -> None:
         notes[", ".join(variables)] = f"{start} {LIST_PREFIX}"
     notes["which ops run in 16 bits"] = f"from {audits[0].kernels}"
     notes["costs"] = (
-        f"{target.profile.description}, where nothing else runs; --json says how they "
-        "were obtained"
+        f"{target.profile.description}, where nothing else runs, without corrections "
+        "by earlier steps; --json says how they were obtained"
     )
     notes["left out"] = (
         "the input pipeline, transfers between devices, and XLA's fusions outside of "
