@@ -157,7 +157,8 @@ def test_a_terminal_has_fusions_first_and_operations_by_their_reasons() -> None:
         "needs float32",
         "0.01 - - 1 operation for other reasons",
         "",
-        "Times are predicted for a machine that runs nothing else. 3 of 5 operations are",
+        "Times are predicted for a machine that runs nothing else. 3 of 5 operations "
+        "are",
         "listed; --top N lists more, --top 0 all.",
     ]
 
