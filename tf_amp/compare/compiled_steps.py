@@ -11,14 +11,15 @@ Compiling takes long, so it begins once calls would have saved twice the seconds
 may take: a job that has run for so long is expected to run for as long again. What
 clusters save is not known, so that all seconds of calls count. XLA compiles beside the
 program. Now and then a call is made with clusters and profiled; once its profile has
-the runs of all clusters, calls are compared in pairs.
+the runs of all clusters, calls are compared in pairs. The threads that compile have the
+lowest priority.
 
   calls     until it pays    while XLA compiles    4       2      pairs
   instance  winner           winner                winner  whole  as before
 
 A whole function is compiled by a thread that calls it on copies of its variables, with
-the arguments of one call. That thread has the lowest priority, and one compiles at a
-time. Where memory does not hold the copies, a call of the program waits for XLA.
+the arguments of one call, one at a time. Where memory does not hold the copies, a call
+of the program waits for XLA.
 
 What an earlier process has found faster is compiled at once, and called from when it is
 ready.
@@ -26,10 +27,7 @@ ready.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Generator
@@ -46,6 +44,7 @@ from tf_amp._tensorflow_private.functions import (
     is_of_cluster,
     on_copies,
 )
+from tf_amp.compare.background import give_way, new_compilers_give_way
 from tf_amp.compare.own_steps import (
     OWN_FAULTS,
     StepComparison,
@@ -114,6 +113,12 @@ class CompiledSteps(StepComparison):
                 raise
             self.when_decided(self._report)
             return self.without(self.mixed, call)
+
+    def _timed(self, call: Callable[..., Any], turn: Turn) -> Any:
+        if turn.label != CLUSTERED or self._counts[CLUSTERED]:
+            return super()._timed(call, turn)
+        with new_compilers_give_way():
+            return super()._timed(call, turn)
 
     def _is_own_fault(self, label: str, error: tf.errors.OpError) -> bool:
         is_own = isinstance(error, OWN_FAULTS) or is_of_cluster(error)
@@ -224,9 +229,7 @@ class WholeSteps(CompiledSteps):
 
     def _compile(self, call: Callable[[], Any]) -> None:
         """Have XLA compile, on a thread of its own."""
-        with contextlib.suppress(OSError):
-            if sys.platform == "linux":
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        give_way(threading.get_native_id())
         with _one_at_a_time:
             begin = time.perf_counter()
             try:

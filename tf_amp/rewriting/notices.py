@@ -24,7 +24,7 @@ from grappler_pass.eligibility.exclusions import unmatched
 from grappler_pass.eligibility.reasons import Cause
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_table import PRODUCT_OPS
-from tf_amp._tensorflow_private.functions import definitions
+from tf_amp._tensorflow_private.functions import CLUSTERED, WHOLE, definitions
 from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.compare import call_sites
 from tf_amp.compare.alternation import Verdict
@@ -53,6 +53,8 @@ _GRAPHS_KEPT = 256
 _NAMED = 3
 _HIDE = "TF_AMP_VERBOSE=0 hides such lines"
 _TOO_FEW = "too few to show whether 16 bits are faster"
+# By the label of an instance.
+_COMPILED = {CLUSTERED: "parts", WHOLE: "all"}
 # What is printed as 1.01 times as fast, or more.
 _LITTLE = 1.005
 _ONLY_GAINS = "TF_AMP_OPT_LEVEL=O1 takes 16 bits only where they are faster"
@@ -93,10 +95,18 @@ class _PlannedGraph:
         return f"{setting} would keep 16 bits"
 
     @property
+    def _compiled(self) -> str:
+        """What its steps have had XLA compile."""
+        comparison = self.calls.comparison
+        part = _COMPILED.get("" if comparison is None else comparison.winner)
+        return f", {part} of it compiled by XLA," if part else ""
+
+    @property
     def outcome(self) -> str:
         """How often it was called, unless it was by a server; its types and speed."""
         name, count = _name(self.plan), self.calls.count
         steps = f"{counted(count, 'step')} (calls of {name})" if count else name
+        steps += self._compiled
         speed = f"expected {self.plan.predicted_speedup:.2f} times as fast as float32"
         if self.compared is not None:
             speed = f"{self.compared.ratio:.2f} times as fast as "

@@ -271,7 +271,8 @@ def reason_and_remedy(case: AuditedNode) -> tuple[str, Remedy]:
     cause, why = row.reason.cause, str(row.reason)
     if cause is Cause.HOST:
         compiled = "model.compile(jit_compile=True) or tf.function(jit_compile=True)"
-        return cause.value, Remedy(f"compile the step: {compiled}")
+        other = "TF_AMP_COMPILE=clusters lets its own steps decide"
+        return cause.value, Remedy(f"compile the step: {compiled}; {other}")
     if not case.is_low and cause not in (Cause.COST, Cause.CASTS, Cause.MARGIN):
         # Op lists or the caller keep it in float32, whatever it costs.
         view, detail = case.draft.view, row.reason.detail
