@@ -258,18 +258,18 @@ class _Labelled(AbstractContextManager[None]):
         self._context.function_call_options = self._given
 
 
-def elsewhere(context: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a call that another thread makes as this one would now."""
+def elsewhere(context: Any, call: Any) -> Callable[[Callable[[Any], None]], None]:
+    """Return how another thread does something with calls as this one makes them."""
     options, device = context.function_call_options, context.device_name
 
-    def call_there() -> Any:
+    def there(work: Callable[[Any], None]) -> None:
         import tensorflow as tf
 
         context.function_call_options = options
         with tf.device(device or None):
-            return call()
+            work(call)
 
-    return call_there
+    return there
 
 
 def on_copies(call_function: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -68,6 +68,8 @@ _COMPILE, _RUN = "/xla_compile:_XlaCompile", "/xla_run:_XlaRun"
 
 # Called with a comparison, whether compiling was faster, and what was measured.
 Report = Callable[["CompiledSteps", bool, Steps], None]
+# Makes a call, given its label; or has something else done with what is called.
+Call = Callable[..., Any]
 
 
 class CompiledSteps(StepComparison):
@@ -178,8 +180,8 @@ class WholeSteps(CompiledSteps):
     def __init__(
         self,
         *args: Any,
+        examine: Callable[[Sequence[Any]], float],
         make: Callable[[], object],
-        step_seconds: float,
         before: StepComparison | None,
         **kwargs: Any,
     ) -> None:
@@ -187,19 +189,22 @@ class WholeSteps(CompiledSteps):
 
         Args:
           *args: as of `CompiledSteps`.
+          examine: returns, given the arguments of a call, the seconds that it is
+            expected to take once it is compiled; raises `ValueError` with the reason
+            where it is left alone.
           make: makes the copy that XLA compiles.
-          step_seconds: that a call is expected to take once it is compiled.
           before: the comparison, over by now, of what runs so far.
           **kwargs: as of `CompiledSteps`.
         """
         self.refusal, self.waits, self.is_refused = "", False, False
-        self._make, self._step_seconds, self.before = make, step_seconds, before
-        self._is_due = False
+        self._examine, self._make, self.before = examine, make, before
+        self._due: Callable[[Call], None] | None = None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._expected = 0.0
         super().__init__(*args, **kwargs)
 
-    def run(self, call: Callable[..., Any]) -> Any:
+    def run(self, call: Call) -> Any:
         """Make a call; what runs so far is called as its own comparison has it."""
         before = self.before
         if before is None or (self.is_over and self.is_faster):
@@ -211,42 +216,61 @@ class WholeSteps(CompiledSteps):
 
         return super().run(call_either)
 
-    def _timed(self, call: Callable[..., Any], turn: Turn) -> Any:
-        if self._is_due:
-            self._is_due = False
+    def _timed(self, call: Call, turn: Turn) -> Any:
+        if self._due is not None:
+            due, self._due = self._due, None
             try:
-                self._begin(functools.partial(call, self.label, on_copies))
+                self._begin(due, call)
             except Exception as error:
                 self._error = error
         return super()._timed(call, turn)
 
-    def _begin(self, call: Callable[[], Any]) -> None:
-        """Start the thread, which makes a call as this one would."""
-        work = functools.partial(self._compile, elsewhere(eager_context(), call))
-        thread = threading.Thread(target=work, name="tf_amp_xla", daemon=True)
+    @property
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _begin(self, work: Callable[[Call], None], call: Call) -> None:
+        """Begin something on a thread of its own, which may call as this one would."""
+
+        def run() -> None:
+            give_way(threading.get_native_id())
+            with _one_at_a_time:
+                try:
+                    there(work)
+                except Exception as error:
+                    self._error = error
+
+        there = elsewhere(eager_context(), call)
+        thread = threading.Thread(target=run, name="tf_amp_xla", daemon=True)
         thread.start()
         self._thread = thread
 
-    def _compile(self, call: Callable[[], Any]) -> None:
-        """Have XLA compile, on a thread of its own."""
-        give_way(threading.get_native_id())
-        with _one_at_a_time:
-            begin = time.perf_counter()
-            try:
-                self._make()
-                if not has_memory_for_copies():
-                    raise MemoryError
-                call()
-                wait_for_devices()
-            except Exception as error:
-                self._error = error
-            self.compile_seconds = time.perf_counter() - begin
+    def _look(self, call: Call) -> None:
+        """Find out what compiling is expected to give."""
+
+        def with_inputs(_: object) -> Callable[..., None]:
+            def look(context: Any, name: bytes, inputs: Any, *args: Any) -> None:
+                self._expected = self._examine(inputs)
+
+            return look
+
+        call(self.label, with_inputs)
+
+    def _compile(self, call: Call) -> None:
+        """Have XLA compile."""
+        begin = time.perf_counter()
+        self._make()
+        if not has_memory_for_copies():
+            raise MemoryError
+        call(self.label, on_copies)
+        wait_for_devices()
+        self.compile_seconds = time.perf_counter() - begin
 
     def _is_own_fault(self, label: str, error: tf.errors.OpError) -> bool:
         if label != self.label:
             # Copies of variables may have taken its memory.
             is_short = isinstance(error, tf.errors.ResourceExhaustedError)
-            return is_short and self._thread is not None and self._thread.is_alive()
+            return is_short and self._is_busy
         # What XLA refuses it refuses before anything runs.
         is_new = not self._counts[label]
         refuses = is_new and isinstance(error, tf.errors.InvalidArgumentError)
@@ -262,14 +286,14 @@ class WholeSteps(CompiledSteps):
 
     def _until_compiled(self) -> Generator[Turn, float, bool]:
         """Wait for XLA, and return whether it has compiled the function."""
-        if not self._is_known:
-            yield from self._meanwhile(
-                _REPAID * self._least_seconds, of_each=self._step_seconds
-            )
-        self._is_due = True
-        while self._is_due or (self._thread is not None and self._thread.is_alive()):
-            yield Turn(self.meanwhile, is_awaited=False)
-        self._thread, error, self._error = None, self._error, None
+        worth = 0.0 if self._is_known else _REPAID * self._least_seconds
+        taken = yield from self._meanwhile(worth)
+        count = self._counts[self.meanwhile]
+        error = yield from self._beside(self._look)
+        if error is None:
+            saved = taken - count * self._expected
+            yield from self._meanwhile(worth and worth - saved, of_each=self._expected)
+            error = yield from self._beside(self._compile)
         if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
             self.waits = True
             self.first_seconds = yield Turn(self.label)
@@ -277,6 +301,16 @@ class WholeSteps(CompiledSteps):
         if error is not None:
             self._note(error)
         return error is None
+
+    def _beside(
+        self, work: Callable[[Call], None]
+    ) -> Generator[Turn, float, Exception | None]:
+        """Go on as before until a thread has done something; return its error."""
+        self._due = work
+        while self._due is not None or self._is_busy:
+            yield Turn(self.meanwhile, is_awaited=False)
+        self._thread, error, self._error = None, self._error, None
+        return error
 
     def _note(self, error: Exception) -> None:
         first_line = str(error).strip().partition("\n")[0]

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from tf_amp.compare.call_sites import CallSite
     from tf_amp.compare.verdicts import StepMemory
-    from tf_amp.config.amp_config import AmpConfig
     from tf_amp.config.scope_registry import RegisteredScope
     from tf_amp.rewriting.arriving_graphs import Arrival
 
@@ -78,7 +77,7 @@ def _consider(arrival: Arrival, site: CallSite) -> None:
     candidate = _Candidate(
         graph_names.name_of_call(site.name),
         site,
-        config,
+        scope,
         own_steps.memory,
         fingerprint_of_graphs([graph_def], arrival.item, arrival.shapes),
         len(graph_def.node),
@@ -86,25 +85,9 @@ def _consider(arrival: Arrival, site: CallSite) -> None:
         obstacle=_obstacle(graph_def, site),
         device_type=kind,
     )
-    if config.compile == "clusters":
-        site.compiling = (candidate.begin_clusters,)
-    else:
-        candidate = candidate._replace(step_seconds=_step_seconds(arrival, scope, kind))
-        site.compiling = (candidate.begin_clusters, candidate.begin_whole)
-
-
-def _step_seconds(arrival: Arrival, scope: RegisteredScope, device_type: str) -> float:
-    """Return what a step is expected to take once XLA has compiled all of it."""
-    from grappler_pass import pipeline
-
-    chosen = graph_settings.settings_for(scope, arrival.graph_def, device_type)
-    draft = pipeline.draft_graph(
-        arrival.graph_def,
-        arrival.item,
-        graph_settings.settings_under_xla(chosen),
-        shapes=lambda: arrival.shapes,
-    )
-    return sum(draft.prices.float32)
+    site.compiling = (candidate.begin_clusters,)
+    if config.compile == "on":
+        site.compiling += (candidate.begin_whole,)
 
 
 def _obstacle(graph_def: GraphDef, site: CallSite) -> str:
@@ -135,26 +118,24 @@ class _Candidate(NamedTuple):
     Attributes:
       name: human-readable.
       site: where it is called.
-      config: its settings.
+      scope: its settings.
       memory: of the device that it runs on.
       digest: of its graph.
       ops: how many operations it has.
       is_low: whether TensorFlow's own instance is in 16 bits.
       obstacle: why it is left alone; "" where it is not.
       device_type: of what it runs on.
-      step_seconds: that a step is expected to take once all of it is compiled.
     """
 
     name: str
     site: CallSite
-    config: AmpConfig
+    scope: RegisteredScope
     memory: StepMemory
     digest: str
     ops: int
     is_low: bool
     obstacle: str
     device_type: str
-    step_seconds: float = 0.0
 
     def begin_clusters(self, winner: str) -> CompiledSteps | None:
         """Compare the instance of a label with clusters.
@@ -162,7 +143,8 @@ class _Candidate(NamedTuple):
         None where it has not been faster before, or is left alone.
         """
         if self.obstacle:
-            notices.announce_not_compiled(self.name, self.config, self.obstacle)
+            config = self.scope.config
+            notices.announce_not_compiled(self.name, config, self.obstacle)
             return None
         return self._begin(CompiledSteps, winner)
 
@@ -175,18 +157,13 @@ class _Candidate(NamedTuple):
 
         if self.obstacle:
             return None
-        why = whole.obstacle(self.site, self.name, self.device_type)
-        if why:
-            notices.announce_not_compiled(
-                self.name, self.config, why, "at most clusters"
-            )
-            return None
+        function = whole.WholeFunction(
+            self.site, self.name, self.scope, self.device_type
+        )
         begin = functools.partial(
             WholeSteps,
-            make=functools.partial(
-                whole.make_copy, self.site, self.name, self.device_type
-            ),
-            step_seconds=self.step_seconds,
+            examine=function.examine,
+            make=function.make_copy,
             before=self.site.comparison,
         )
         return self._begin(begin, winner)
@@ -225,4 +202,5 @@ class _Candidate(NamedTuple):
                 seconds = compared.seconds_before, compared.seconds_after
             verdict = KeptVerdict(self.name, is_faster, *seconds, time.time())
             self.memory.keep(fingerprint, verdict)
-        notices.announce_compiled(comparison, self.config, is_faster, compared)
+        config = self.scope.config
+        notices.announce_compiled(comparison, config, is_faster, compared)

@@ -94,7 +94,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     from grappler_pass.functions.conversion import graph_from_function
 
     definition, library = access.definition(), access.library()
-    known = tuple(map(_known, graph.inputs))
+    known = tuple(map(known_argument, graph.inputs))
     graph_def, item = graph_from_function(definition, library, known)
 
     def shapes() -> Shapes:
@@ -234,7 +234,8 @@ def rewritten_bodies(
     return changed
 
 
-def _known(tensor: Any) -> Known:
+def known_argument(tensor: Any) -> Known:
+    """Return what is known of an argument, given its tensor."""
     from grappler_pass.functions.conversion import Known
     from grappler_pass.graph.shapes import shape_from_proto
 

@@ -329,8 +329,11 @@ def announce_compiled(
     key = (Code.COMPILED, steps.label, is_faster)
     if not (config.verbose and host.current().is_news(key)):
         return
-    if isinstance(steps, WholeSteps):
+    if isinstance(steps, WholeSteps) and steps.refusal:
+        announce_not_compiled(steps.name, config, steps.refusal, "at most clusters")
+    elif isinstance(steps, WholeSteps):
         Code.COMPILED.say(f"{steps.name}: {_whole_outcome(steps, is_faster, compared)}")
+    if isinstance(steps, WholeSteps):
         return
     parts = counted(steps.clusters, "cluster")
     took = f"its first call took {steps.first_seconds:.2g} s"
@@ -363,7 +366,7 @@ def _whole_outcome(steps: WholeSteps, is_faster: bool, compared: Verdict | None)
     if compared is None and is_faster:
         return f"it runs compiled by XLA, as earlier steps were faster so; {took}"
     if compared is None:
-        return f"XLA does not compile it as a whole: {steps.refusal or 'it failed'}"
+        return "compiled by XLA it failed, so that it does not stay"
     pairs = counted(len(compared.pairs), "pair")
     speed = f"{compared.ratio:.2f} times as fast in {pairs} of its own steps"
     if not is_faster:

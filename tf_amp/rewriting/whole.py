@@ -8,24 +8,37 @@ and so stays the copy.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass import pipeline
 from grappler_pass.functions import whole
-from grappler_pass.functions.bodies import with_bodies
+from grappler_pass.functions.bodies import bodies_of, with_bodies
 from grappler_pass.functions.conversion import (
     function_from_graph,
     graph_from_function,
     library_of,
+    set_known,
 )
-from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from tf_amp._tensorflow_private import eager_context, functions
 from tf_amp.compare import call_sites
 from tf_amp.compare.call_sites import CallSite
-from tf_amp.rewriting import compiled, stripping
+from tf_amp.rewriting import compiled, graph_settings, stripping
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import Item
+    from tf_amp.config.scope_registry import RegisteredScope
+
+# Of all that XLA computes, whatever the type: where products are is alike in both.
+_LISTS = OpLists.for_dtype("bfloat16")
 
 # Of one function of the program: each shape of its arguments is another one.
 _MOST_SHAPES = 3
@@ -35,47 +48,95 @@ _copies: dict[str, set[str]] = defaultdict(set)
 _OF_TAPES = ("__forward_", "__inference___backward_")
 
 
-def obstacle(site: CallSite, name: str, device_type: str) -> str:
-    """Return why XLA does not compile all of a function; "" where it may."""
-    if site.name.startswith(_OF_TAPES):
-        return "a tape outside of it needs what it computes in between"
-    if len(_copies[name]) >= _MOST_SHAPES:
-        return f"it is compiled for {_MOST_SHAPES} shapes of its arguments already"
-    try:
+class WholeFunction:
+    """A function that XLA may compile as a whole."""
+
+    def __init__(
+        self, site: CallSite, name: str, scope: RegisteredScope, device_type: str
+    ) -> None:
+        """Take a function.
+
+        Args:
+          site: where it is called.
+          name: human-readable.
+          scope: its settings.
+          device_type: of what it runs on.
+        """
+        self._site, self._name = site, name
+        self._scope, self._device_type = scope, device_type
+
+    def examine(self, inputs: Sequence[Any]) -> float:
+        """Return the seconds that a call is expected to take once it is compiled.
+
+        Args:
+          inputs: of a call.
+
+        Raises:
+          ValueError: it is left alone; the message says why.
+        """
+        self._check()
+        graph_def, item = self._graph()
+        known = tuple(map(compiled.known_argument, inputs))
+        set_known(graph_def, self._definitions()[0], known)
+        seconds = 0.0
+        for body in bodies_of(graph_def, item, _shapes_of(graph_def), _LISTS):
+            chosen = graph_settings.settings_for(
+                self._scope, body.graph_def, self._device_type
+            )
+            chosen = dataclasses.replace(chosen, own_steps=None)
+            draft = pipeline.draft_graph(
+                body.graph_def, body.item, chosen, shapes=body.shapes
+            )
+            seconds += body.weight * sum(draft.prices.float32)
+        return seconds
+
+    def _check(self) -> None:
+        if self._site.name.startswith(_OF_TAPES):
+            raise ValueError("a tape outside of it needs what it computes in between")
         functions.make_xla_ready()
-        found = [*functions.definitions(eager_context(), site.name.encode())]
-        return whole.obstacle_in(_needed(found), device_type)
-    except Exception as error:
-        # It is the program's call that asks.
-        return f"{type(error).__name__}: {error}"
+        needed = _needed(self._definitions())
+        if why := whole.obstacle_in(needed, self._device_type):
+            raise ValueError(why)
+
+    def make_copy(self) -> None:
+        """Give the site the copy of its function that XLA compiles.
+
+        Raises:
+          ValueError: there are as many others as may be.
+        """
+        graph_def, item = self._graph()
+        first, shapes = self._definitions()[0], _shapes_of(graph_def)
+        given = (graph_def, item, shapes, self._device_type)
+        changed = call_sites.call_as(
+            self._site, functions.WHOLE, compiled.rewritten_bodies, *given
+        )
+        if changed:
+            suffix = "__compiled"
+            graph_def = with_bodies(graph_def, changed, lambda called: called + suffix)
+            first = function_from_graph(graph_def, first)
+        needed = _needed([first, *library_of(graph_def).values()])
+        copies, context = whole.compiled_copies(needed), eager_context()
+        name, others = copies[0].signature.name, _copies[self._name]
+        if name not in others and len(others) >= _MOST_SHAPES:
+            most = f"{_MOST_SHAPES} shapes of its arguments"
+            raise ValueError(f"it is compiled for {most} already")
+        for copy in copies:
+            if not context.has_function(copy.signature.name):
+                context.add_function_def(copy)
+        others.add(name)
+        self._site.whole = name.encode()
+
+    def _definitions(self) -> list[FunctionDef]:
+        """Return the function as it was traced, and those that it calls."""
+        return [*functions.definitions(eager_context(), self._site.name.encode())]
+
+    def _graph(self) -> tuple[GraphDef, Item]:
+        first, *callees = self._definitions()
+        return graph_from_function(first, {f.signature.name: f for f in callees})
 
 
-def make_copy(site: CallSite, name: str, device_type: str) -> None:
-    """Give a site the copy of its function that XLA compiles."""
-    context = eager_context()
-    first, *callees = functions.definitions(context, site.name.encode())
-    library = {function.signature.name: function for function in callees}
-    graph_def, item = graph_from_function(first, library)
-    shapes = functools.partial(shapes_from_graph_def, graph_def)
-    changed = call_sites.call_as(
-        site,
-        functions.WHOLE,
-        compiled.rewritten_bodies,
-        graph_def,
-        item,
-        shapes,
-        device_type,
-    )
-    if changed:
-        suffix = "__compiled"
-        graph_def = with_bodies(graph_def, changed, lambda called: called + suffix)
-        first = function_from_graph(graph_def, first)
-    copies = whole.compiled_copies(_needed([first, *library_of(graph_def).values()]))
-    for copy in copies:
-        if not context.has_function(copy.signature.name):
-            context.add_function_def(copy)
-    _copies[name].add(copies[0].signature.name)
-    site.whole = copies[0].signature.name.encode()
+def _shapes_of(graph_def: GraphDef) -> Callable[[], Shapes]:
+    return functools.partial(shapes_from_graph_def, graph_def)
 
 
 def _needed(found: list[FunctionDef]) -> list[FunctionDef]:
