@@ -52,7 +52,7 @@ from tf_amp.compare.own_steps import (
     Turn,
     wait_for_devices,
 )
-from tf_amp.config.devices import has_memory_for_copies
+from tf_amp.config.devices import empty_xla_cache, has_memory_for_copies
 
 # What XLA may take to compile an operation: measured were 1 to 4 ms.
 _SECONDS_PER_OP = 2.5e-3
@@ -63,6 +63,8 @@ _REPAID = 2.0
 _FIRST_WAIT, _LONGER = 0.25, 1.5
 # Waits end after so many times the seconds that it may take, or after the least.
 _PATIENCE, _LEAST_PATIENCE = 20.0, 30.0
+# Where XLA cannot read what it has kept.
+_OF_BROKEN_FILES = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
 _COMPILE, _RUN = "/xla_compile:_XlaCompile", "/xla_run:_XlaRun"
 
 
@@ -236,7 +238,12 @@ class WholeSteps(CompiledSteps):
             give_way(threading.get_native_id())
             with _one_at_a_time:
                 try:
-                    there(work)
+                    try:
+                        there(work)
+                    except _OF_BROKEN_FILES:
+                        if not empty_xla_cache():
+                            raise
+                        there(work)
                 except Exception as error:
                     self._error = error
 
@@ -315,7 +322,8 @@ class WholeSteps(CompiledSteps):
     def _note(self, error: Exception) -> None:
         first_line = str(error).strip().partition("\n")[0]
         self.refusal = first_line or type(error).__name__
-        self.is_refused = isinstance(error, tf.errors.OpError)
+        is_of_xla = isinstance(error, tf.errors.OpError)
+        self.is_refused = is_of_xla and not isinstance(error, _OF_BROKEN_FILES)
 
 
 # XLA compiles for one function after another.

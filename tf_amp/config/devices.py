@@ -10,6 +10,7 @@ TensorFlow and the libraries that it calls compute; they are read as their owner
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -59,6 +60,11 @@ _USED = (pathlib.Path("/sys/fs/cgroup/memory.stat"), re.compile(r"anon (\d+)"))
 _XLA_FLAGS = "TF_XLA_FLAGS"
 _COMPILES = ("tf_xla_async_compilation", "tf_xla_cpu_global_jit")
 _COMPILES_ALL = "tf_xla_auto_jit"
+_CACHE = re.compile(r"--tf_xla_persistent_cache_directory=(\S+)")
+_CACHE_IS_READ_ONLY, _CACHED = (
+    "tf_xla_persistent_cache_read_only",
+    "xla_compile_cache_*",
+)
 
 NO_SCALING = NoOpLossScale()
 
@@ -335,6 +341,21 @@ def add_xla_flags() -> None:
     added = [f"--{flag}" for flag in _COMPILES if flag not in said]
     if added and _COMPILES_ALL not in said:
         os.environ[_XLA_FLAGS] = " ".join([*said.split(), *added])
+
+
+def empty_xla_cache() -> bool:
+    """Remove what XLA has kept of earlier processes; return whether it may have been.
+
+    XLA does not say which of its files it cannot read, and makes all of them again.
+    """
+    said = os.environ.get(_XLA_FLAGS, "")
+    named = _CACHE.search(said)
+    if named is None or _CACHE_IS_READ_ONLY in said:
+        return False
+    for path in pathlib.Path(named[1]).glob(_CACHED):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return True
 
 
 def compiles_all() -> bool:
