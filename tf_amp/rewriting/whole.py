@@ -77,6 +77,9 @@ class WholeFunction:
         self._check()
         graph_def, item = self._graph()
         known = tuple(map(compiled.known_argument, inputs))
+        shapes = [shape for each in known for _, shape in each.contents]
+        if any(shape is None or None in shape for shape in shapes):
+            raise ValueError("the shape of a variable varies")
         set_known(graph_def, self._definitions()[0], known)
         seconds = 0.0
         for body in bodies_of(graph_def, item, _shapes_of(graph_def), _LISTS):
