@@ -37,7 +37,7 @@ RULE_TABLE: Mapping[str, Rule] = {
         "products:folds",
     ),
     FLAT_ACTIVATIONS: Rule(
-        "bias and activation are part of the product's kernel", "products:rows"
+        "bias and activation are part of the product's kernel", "rows:rows"
     ),
     "transposed_products": Rule(
         "a product is computed transposed", "products:transposed_products"
