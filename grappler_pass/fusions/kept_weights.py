@@ -261,7 +261,8 @@ def _keep(kept: Sequence[Kept], graph: PricedGraph, edited: Graph, stem: str) ->
     found = add(RECALL, "recall", texts, **source_types)
     either = add("Switch", "either", (f"{found}:1", found), T=DT_INT64)
     none = add("Identity", "none", (either,), T=DT_INT64)
-    for i in {r.node for port in sources for r in view.readers(port)} & inner:
+    # All wait: TensorFlow may cast in front of what now reads a variable.
+    for i in sorted(inner):
         edited.wait(view.nodes[i].name, [f"^{none}"])
     computed = (view.text(port) for port in values)
     made = add(KEEP, "keep", (none, *texts, *computed), **source_types, **kept_types)
