@@ -3,8 +3,12 @@
     Before   MatMul(x, w) --> Reshape --> BiasAdd --> activation
     After    _FusedMatMul(x, w, bias) with the activation --> Reshape
 
-That is a Dense layer on inputs of three and more axes, as Keras writes it: it
-multiplies rows. TensorFlow's remapper does the same, but only where no Reshape lies in
+    Before   BatchMatMulV2(x, w) --> Reshape --> AddV2(bias) --> activation
+    After    _FusedMatMul(Reshape(x), w, Reshape(bias)) with the activation --> Reshape
+
+The first is a Dense layer on inputs of three and more axes, as Keras writes it, the
+second an EinsumDense, as in an attention. Both multiply rows by one matrix.
+TensorFlow's remapper does the same, but only of two matrices where no Reshape lies in
 between, and GELU in 16 bits only if it finds all of its parts in 16 bits. Here the
 kernel counts as one operation, which rounds once. Each value is computed from the same
 ones as before.
@@ -18,7 +22,6 @@ References: tensorflow/core/grappler/optimizers/remapper.cc.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,15 +39,29 @@ from grappler_pass.fusions.matching import (
     part_of,
     scalar_of,
 )
+from grappler_pass.graph.shapes import static
 from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import Node
 
-_ROWS = Pattern(
-    """
-    product = MatMul(x, weights)
-    reshape = Reshape(product, sizes)
-    bias = BiasAdd(reshape, vector)
-    """
+_BATCHES = ("BatchMatMul", "BatchMatMulV2")
+_ROWS = tuple(
+    Pattern(text, BATCH=_BATCHES, SUM=("BiasAdd", "Add", "AddV2"))
+    for text in (
+        """
+        product = MatMul(x, weights)
+        values = Reshape(product, sizes)
+        bias = BiasAdd(values, vector)
+        """,
+        """
+        product = BATCH(x, weights)
+        values = Reshape(product, sizes)
+        bias = SUM(values, vector)
+        """,
+        """
+        product = BATCH(x, weights)
+        bias = SUM(product, vector)
+        """,
+    )
 )
 # Activations that a kernel of a product takes, in every build of TensorFlow.
 _ACTIVATIONS = ("Relu", "Relu6", "Elu", "LeakyRelu")
@@ -77,29 +94,95 @@ def rows(graph: PricedGraph) -> Iterator[Match]:
     Of the bias and what activates it only the last is read elsewhere.
     """
     for product in graph.view.nodes:
-        if product.op != "MatMul" or graph.model(product).profile.kind != "cpu":
+        matches = (pattern.match(graph, "product", product) for pattern in _ROWS)
+        found = next(filter(None, matches), None)
+        if found is None or graph.model(product).profile.kind != "cpu":
             continue
-        found = _ROWS.match(graph, "product", product)
-        shape = graph.result_shape(product)
-        if (
-            found is None
-            or not shape
-            or not ends_in_channels(found.nodes["bias"].proto)
+        each = _Rows(graph, found)
+        if each.is_known and graph.may_change(*found.nodes.values(), *each.activated):
+            anchor = product.inputs[0]
+            yield Match(product, each.seconds(), product, anchor, each.write)
+
+
+class _Rows:
+    """Rows that one matrix multiplies, with a bias of columns and what activates it.
+
+    Attributes:
+      activated: the bias, and the nodes that activate it.
+      is_known: whether a kernel takes all of it.
+    """
+
+    def __init__(self, graph: PricedGraph, found: Found) -> None:
+        self._graph, (self._ports, self._nodes) = graph, found
+        self._product, bias = (found.nodes[name] for name in ("product", "bias"))
+        self.activated, self._activation = _activated(graph, bias)
+        self._is_batch = self._product.op in _BATCHES
+        names = ("adj_x", "adj_y") if self._is_batch else ("transpose_a", "transpose_b")
+        flips, self._flips = (attr_of(self._product.proto, n).b for n in names)
+        weights = static(graph.shape(self._ports["weights"])) or ()
+        self._weights = weights[::-1] if self._flips else weights
+        self._shape = graph.result_shape(self._product) or ()
+        # What the bias is added to.
+        self._values = (
+            graph.shape(self._ports.get("values", self._ports["product"])) or ()
+        )
+        vector = graph.shape(self._ports["vector"]) or (None,)
+        if bias.op == "BiasAdd":
+            vector = self._values[-1:]
+        self.is_known = (
+            bool(self._shape and self._shape[-1])
+            and self._values[-len(vector) :] == vector
+            and math.prod(size or 0 for size in vector) == self._shape[-1]
+            and ends_in_channels(bias.proto)
             # oneDNN is not asked for these.
-            or attr_of(product.proto, "transpose_a").b
-        ):
-            continue
-        given = graph.result_shape(found.nodes["reshape"])
-        if not given or not shape[-1] or shape[-1] != given[-1]:
-            continue
-        nodes, activation = _activated(graph, found.nodes["bias"])
-        if graph.may_change(product, found.nodes["reshape"], *nodes):
-            passes = [graph.pass_seconds(product, node.op, shape) for node in nodes]
-            # All passes are saved but for the longest that activates.
-            spent = max(passes[1:], default=0.0)
-            seconds = graph.gain(product, sum(passes), spent)
-            write = functools.partial(_write_rows, found, nodes, activation)
-            yield Match(product, seconds, product, product.inputs[0], write)
+            and not flips
+            and (not self._is_batch or self._has_one_matrix())
+        )
+
+    def _has_one_matrix(self) -> bool:
+        """Return whether all of a batch is multiplied by the same weights."""
+        is_one = len(self._weights) == 2 and len(self._shape) > 2
+        # A result of more open sizes is not given its own again.
+        return is_one and ("values" in self._nodes or self._values.count(None) < 2)
+
+    def seconds(self) -> float:
+        """Return what one kernel saves per step; 0.0 where that is uncertain."""
+        graph, product = self._graph, self._product
+        ops = "BiasAdd", *(node.op for node in self.activated[1:])
+        passes = [graph.pass_seconds(product, op, self._shape) for op in ops]
+        # All passes are saved but for the longest that activates.
+        saved, spent = sum(passes), max(passes[1:], default=0.0)
+        return graph.gain(product, saved, spent)
+
+    def write(self, new: NewNodes) -> None:
+        """Put one kernel in for all; what nothing reads any more takes no time."""
+        product, ports = self._product, self._ports
+        operands = [new.text(ports[name]) for name in ("x", "weights", "vector")]
+        if self._is_batch:
+            depth, columns = self._weights
+            sizes = new.sizes((-1, depth))
+            inputs = operands[0], sizes
+            operands[0] = new.computed("Reshape", "rows", inputs, (None, depth))
+            operands[2] = new.shaped(ports["vector"], (columns,))
+            new.shapes[product.name] = ((None, columns),)
+        made = part_of(product, "_FusedMatMul", *operands)
+        made.attr.pop("_output_shapes", None)
+        made.attr["transpose_b"].b = self._flips
+        fused_ops = filter(None, ("BiasAdd", self._activation))
+        made.attr["fused_ops"].list.s.extend(each.encode() for each in fused_ops)
+        made.attr["num_args"].i = 1
+        if self._activation == "LeakyRelu":
+            alpha = attr_of(self.activated[-1].proto, "alpha")
+            made.attr["leakyrelu_alpha"].f = alpha.f
+        new.replace(product, made)
+        if "values" in self._nodes:
+            result = self._nodes["values"].name
+        else:
+            sizes = new.sizes(tuple(size or -1 for size in self._values))
+            inputs = product.name, sizes
+            result = new.computed("Reshape", "result", inputs, self._values)
+        for node in self.activated:
+            new.pass_on(node, result)
 
 
 def _activated(graph: PricedGraph, bias: Node) -> tuple[tuple[Node, ...], str]:
@@ -161,20 +244,3 @@ def _computed(
         return [*map(_OPERATIONS[node.op], *operands)]
     except (ValueError, OverflowError):
         return ()
-
-
-def _write_rows(
-    found: Found, nodes: tuple[Node, ...], activation: str, new: NewNodes
-) -> None:
-    """Put one kernel in for all; what nothing reads any more takes no time."""
-    product, reshape = found.nodes["product"], found.nodes["reshape"]
-    operands = (new.text(found.ports[name]) for name in ("x", "weights", "vector"))
-    made = part_of(product, "_FusedMatMul", *operands)
-    fused_ops = filter(None, ("BiasAdd", activation))
-    made.attr["fused_ops"].list.s.extend(each.encode() for each in fused_ops)
-    made.attr["num_args"].i = 1
-    if activation == "LeakyRelu":
-        made.attr["leakyrelu_alpha"].f = attr_of(nodes[-1].proto, "alpha").f
-    new.replace(product, made)
-    for node in nodes:
-        new.pass_on(node, reshape.name)

@@ -128,6 +128,17 @@ MODELS = {
     "attention": Model(
         "transposed_products", (128, 64), lambda: [Attention()], 2e-6, 2
     ),
+    "heads": Model("flat_activations", (128, 64), lambda: [Attention()], 2e-6, 4),
+    "einsum": Model(
+        "flat_activations",
+        (8, 32),
+        lambda: [
+            layers.EinsumDense("abc,cd->abd", (8, 512), "relu", bias_axes="d"),
+            layers.EinsumDense("abd,def->abef", (8, 4, 64), bias_axes="ef"),
+        ],
+        2e-6,
+        2,
+    ),
     "transposed": Model("transposed_products", (3, 64, 64), transposed, 2e-6, 8),
     "biases": Model(
         "batch_statistics,normalized_biases",
