@@ -35,7 +35,10 @@ def answers(record: BenchRecord) -> Iterator[str]:
             if failed:
                 yield f"{at}{', '.join(failed)} failed, so that there is no answer."
             continue
-        yield f"{at}{_sentence(record.job, compared, noise)}"
+        alone = all(row.verdict != FASTER for row in compared)
+        is_told = alone and any(row.compared for row in compared)
+        more = " Its own steps, in turn within one process, are above." * is_told
+        yield f"{at}{_sentence(record.job, compared, noise)}{more}"
 
 
 def _sentence(job: BenchJob, rows: Sequence[BenchRow], again: SpeedUp | None) -> str:

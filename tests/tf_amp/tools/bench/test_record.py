@@ -201,6 +201,8 @@ def test_what_own_steps_showed_stands_below_the_table():
     ]
     record = record_of(job_of("tf-amp"), FLOAT32, AGAIN, ours)
     assert f"tf-amp, batch 8, within one process: {said}" in remarks(record)
+    (answer,) = answers(record)
+    assert answer.endswith("Its own steps, in turn within one process, are above.")
 
 
 def test_without_float32_nothing_is_compared():
