@@ -11,7 +11,10 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-_LOWEST_PRIORITY = 19
+# Linux gives such a thread a tenth of a core that another one wants for itself. With
+# the lowest priority, 19, it is a hundredth: then XLA is never done where all cores are
+# busy.
+_NICENESS = 10
 _THREADS = pathlib.Path("/proc/self/task")
 # The name of TensorFlow's threads that have XLA compile, among others; those that run
 # what is compiled have another one.
@@ -19,16 +22,16 @@ _COMPILING = "tf_Compute"
 
 
 def give_way(thread: int) -> None:
-    """Give a thread, by its native number, the lowest priority."""
+    """Give a thread, by its native number, a low priority."""
     # Elsewhere the number may be that of another process.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, _LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
 
 
 @contextlib.contextmanager
 def new_compilers_give_way() -> Iterator[None]:
-    """Give the threads that TensorFlow starts inside to compile the lowest priority."""
+    """Give the threads that TensorFlow starts inside to compile a low priority."""
     before = _compilers()
     yield
     for thread in _compilers() - before:

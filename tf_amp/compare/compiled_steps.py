@@ -11,8 +11,8 @@ Compiling takes long, so it begins once calls would have saved twice the seconds
 may take: a job that has run for so long is expected to run for as long again. What
 clusters save is not known, so that all seconds of calls count. XLA compiles beside the
 program. Now and then a call is made with clusters and profiled; once its profile has
-the runs of all clusters, calls are compared in pairs. The threads that compile have the
-lowest priority.
+the runs of all clusters, calls are compared in pairs. The threads that compile have a
+low priority.
 
   calls     until it pays    while XLA compiles    4       2      pairs
   instance  winner           winner                winner  whole  as before

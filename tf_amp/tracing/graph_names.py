@@ -44,7 +44,9 @@ _VALIDATION = "validation step of `fit`"
 # A lambda, a callable object, and what is made by `functools.partial`.
 _UNNAMED = frozenset({"<lambda>", "function"})
 _KERAS = re.compile(r"/(tf_)?keras/src/")
-_LIBRARIES = re.compile(r"/site-packages/|/(?:tf_amp|grappler_pass)/|<__autograph|/__autograph_generated")
+_LIBRARIES = re.compile(
+    r"/site-packages/|/(?:tf_amp|grappler_pass)/|<__autograph|/__autograph_generated"
+)
 # A notebook has a file for each cell, whose name says nothing.
 _CELLS, _CELL = re.compile(r"/ipykernel_"), "<cell>"
 # Those of the arguments are made before the function is called.
