@@ -42,8 +42,13 @@ _OF_INTEGERS = frozenset(
 )
 # They leave out NaN of their second operand.
 _OF_TWO = frozenset({"Maximum", "Minimum"})
-# Their operands from the second on say what is taken.
-_SLICES = frozenset({"Slice", "StridedSlice", "StridedSliceGrad"})
+# Which of their operands say what is taken, or counted.
+_SLICES = {
+    "Slice": slice(1, 3),
+    "StridedSlice": slice(1, 4),
+    "StridedSliceGrad": slice(4),
+    **dict.fromkeys(COUNTING_OPS, slice(3)),
+}
 
 
 def with_separate_nodes(graph_def: GraphDef) -> GraphDef:
@@ -88,8 +93,8 @@ def misses_errors(node: NodeDef, constants: Collection[str]) -> bool:
     if op in _OF_INTEGERS:
         # A divisor that is known is none that would always raise an error.
         return _is_integer(node, "T") and not _is_known(node, constants)
-    if op in _SLICES or op in COUNTING_OPS:
-        return not _is_known(node, constants)
+    if op in _SLICES:
+        return not _is_known(node, constants, _SLICES[op])
     is_listed = op in DECOMPOSING_OPS or op in SIZING_OPS
     return is_listed or _INDEXING.fullmatch(op) is not None
 
@@ -98,7 +103,9 @@ def _is_integer(node: NodeDef, name: str) -> bool:
     return bool(tf.as_dtype(node.attr[name].type).is_integer)
 
 
-def _is_known(node: NodeDef, constants: Collection[str]) -> bool:
-    """Return whether all operands from the second on are constants."""
-    others = (text for text in node.input[1:] if text[0] != "^")
+def _is_known(
+    node: NodeDef, constants: Collection[str], which: slice = slice(1, None)
+) -> bool:
+    """Return whether some operands, those from the second on, are constants."""
+    others = (text for text in node.input[which] if text[0] != "^")
     return all(text.partition(":")[0] in constants for text in others)

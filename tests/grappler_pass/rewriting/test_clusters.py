@@ -48,6 +48,7 @@ def test_each_node_that_differs_has_a_scope_of_its_own(ops: str, apart: bool) ->
         ("Maximum", {}, "other", True),
         ("StridedSlice", {}, "other", True),
         ("StridedSlice", {}, "known", False),
+        ("Range", {}, "known", True),
     ],
 )
 def test_types_and_known_operands_decide(
@@ -61,6 +62,17 @@ def test_types_and_known_operands_decide(
         node.attr[name].type = each
     *others, scope = scopes_of(graph_def)
     assert (scope not in others) == apart
+
+
+def test_what_a_gradient_of_a_slice_is_made_from_does_not_matter() -> None:
+    graph_def = GraphDef()
+    graph_def.node.add(name="known", op="Const")
+    graph_def.node.add(name="gradient", op="Identity")
+    operands = [*["known"] * 4, "gradient"]
+    graph_def.node.add(name="node", op="StridedSliceGrad", input=operands)
+    graph_def.node.add(name="others", op="StridedSliceGrad", input=operands[::-1])
+    first, *_, node, others = scopes_of(graph_def)
+    assert node == first != others
 
 
 def test_a_node_that_calls_a_function_is_apart() -> None:
