@@ -8,7 +8,6 @@ import pathlib
 import pytest
 
 from tests.forking import run_forked_command
-from tests.fresh_process import run_interpreter
 from tests.processes import ROOT
 from tests.tolerance import EPSILON
 from tf_amp.config.amp_config import OPT_LEVEL, STRICT, SWITCH
@@ -28,15 +27,10 @@ def test_a_program_computes_in_16_bits_and_learns_as_well(
     starter = () if autostart.is_installed() else ("-m", "tf_amp", "run")
     for name in ("mixed", "float32"):
         (tmp_path / name).mkdir()
-    # One as a user starts it; how Keras and a Session are started, other tests show.
+    # How programs are started, `test_packaging.py` shows.
     command = (*starter, str(PROGRAMS), kind, str(tmp_path))
     env = {SWITCH: "bfloat16", OPT_LEVEL: "O2", STRICT: "1"}
-    if kind == "function":
-        # Data comes from scikit-learn.
-        env["PYTHONPATH"] = str(ROOT)
-        done = run_interpreter(command, env=env, cwd=tmp_path)
-    else:
-        done = run_forked_command(command, env=env, cwd=tmp_path)
+    done = run_forked_command(command, env=env, cwd=tmp_path)
     report = json.loads(done.lines()[-1])
 
     assert report["plans"] > 0
