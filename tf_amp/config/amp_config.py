@@ -339,14 +339,15 @@ def unknown_settings(names: Iterable[str]) -> dict[str, str]:
     Those of a prefix of ours do, and those that differ from a setting in few letters.
     """
     said = {}
-    for name in sorted(set(names) - {*_KNOWN}):
+    for name in filter(_is_like_setting, sorted(set(names) - {*_KNOWN})):
         near = difflib.get_close_matches(name, _KNOWN, n=1)
         guess = f" (did you mean {near[0]}?)" if near else ""
-        if _is_like_setting(name):
-            said[name] = f"{name} is no setting{guess}"
+        said[name] = f"{name} is no setting{guess}"
     return said
 
 
+# Programs enable again and again, and their environment stays.
+@functools.cache
 def _is_like_setting(name: str) -> bool:
     if name.startswith(values.LIST_PREFIX):
         # TensorFlow has others that say other things.
