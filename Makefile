@@ -61,7 +61,7 @@ test: lint
 test-fast: lint
 	$(BIN)/$(PYTEST) -m 'not slow and not long'
 
-lint: $(VENV)/.installed-test docs
+lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

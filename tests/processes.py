@@ -22,7 +22,7 @@ _OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "PYTHON")
 
 # Keras imports them where they are installed, for what is not tested here; that takes
 # a third of the time in which TensorFlow is imported.
-_NOT_NEEDED = ("matplotlib", "sklearn")
+_NOT_NEEDED = ("matplotlib", "pandas", "sklearn")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -145,7 +145,7 @@ COMMAND = re.compile(r"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:tf-amp|python) [^#\n]*)")
 # Of what takes long: less.
 BRIEFLY = {
     "bench": "--rounds=1 --methods=float32 --step-seconds=0.1",
-    "calibrate": "--seconds 1",
+    "calibrate": "--seconds 0.2",
 }
 # Of the commands that show a failure, the exit code; all others end well.
 FAILS = {

@@ -40,7 +40,10 @@ BRIEFLY = {
     "mirrored_fit": {"epochs=5": "epochs=3"},
     "parameter_server": {"EPOCHS = 10\n": "EPOCHS = 4\n"},
     "quickstart": {"Dense(2048": "Dense(256"},
-    "tf_data_images": {"steps_per_epoch=60": "steps_per_epoch=40"},
+    "tf_data_images": {
+        "= 48, 16": "= 48, 8",
+        "steps_per_epoch=60": "steps_per_epoch=40",
+    },
     "two_workers": {"EPOCHS = 10\n": "EPOCHS = 4\n"},
 }
 

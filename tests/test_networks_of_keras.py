@@ -20,6 +20,7 @@ def made_by(tensor: keras.KerasTensor) -> keras.layers.Layer:
     return tensor._keras_history.operation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     """DenseNet121 ResNet50V2 Xception InceptionV3 NASNetMobile MobileNetV3Small

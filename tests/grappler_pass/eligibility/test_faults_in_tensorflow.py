@@ -23,6 +23,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "dtype", "library"), CASES)
 def test_the_kernel_is_wrong_in_tensorflow_itself(
     name: str, dtype: str, library: str
