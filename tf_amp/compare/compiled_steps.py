@@ -82,6 +82,7 @@ class CompiledSteps(StepComparison):
       first_seconds: of the first call with clusters, for which the graph is optimized.
       compile_seconds: that the program ran on until XLA was done.
       clusters: how many XLA has compiled.
+      was_awaited: whether the program has waited for XLA as long as it may.
     """
 
     label = CLUSTERED
@@ -99,7 +100,7 @@ class CompiledSteps(StepComparison):
           is_known: whether an earlier process has found it faster compiled.
         """
         self.first_seconds = self.compile_seconds = 0.0
-        self.clusters = 0
+        self.clusters, self.was_awaited = 0, False
         self._least_seconds = _SECONDS_PER_OP * ops
         self._is_known = is_known
         self._report = functools.partial(report, self)
@@ -149,7 +150,8 @@ class CompiledSteps(StepComparison):
             self.clusters, waiting = clusters_in(nodes)
             if self.clusters and not waiting:
                 return True
-            if (nodes and not waiting) or self.compile_seconds > patience:
+            self.was_awaited = self.compile_seconds > patience
+            if (nodes and not waiting) or self.was_awaited:
                 return self.clusters > 0
             self.compile_seconds += yield from self._meanwhile(wait)
             wait *= _LONGER

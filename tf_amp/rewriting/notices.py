@@ -339,6 +339,8 @@ def announce_compiled(
     took = f"its first call took {steps.first_seconds:.2g} s"
     if compared is None and is_faster:
         outcome = f"{parts} of it run compiled by XLA, as earlier steps were faster so"
+    elif compared is None and steps.was_awaited:
+        outcome = f"XLA was not done after {steps.compile_seconds:.0f} s"
     elif compared is None:
         outcome = (
             "XLA has compiled nothing of it. On CPUs it can only if tf-amp is enabled "
