@@ -180,11 +180,21 @@ class _InputProduct:
         steps, batch = steps or round(frame.trip_count), batch or UNKNOWN_BATCH
         rows, flips = steps * batch, attr_of(product.proto, "transpose_b").b
         sizes = self._depth, self._columns
-        spent = graph.product_seconds(product, (rows, *sizes), transpose_b=flips)
+
+        def product_seconds(count: int) -> float:
+            """Return what so many rows take in the faster type, as a plan has it."""
+            return min(
+                graph.product_seconds(
+                    product, (count, *sizes), dtype, transpose_b=flips
+                )
+                for dtype in ("float32", graph.low_dtype)
+            )
+
+        spent = product_seconds(rows)
         for op, size in zip(("Concat", "Split"), sizes, strict=True):
             spent += graph.pass_seconds(product, f"TensorList{op}", (rows, size), ())
         # A step reads its rows in place of the product: both are one node.
-        saved = graph.product_seconds(product, (batch, *sizes), transpose_b=flips)
+        saved = product_seconds(batch)
         return graph.gain(product, saved, spent / frame.trip_count)
 
     def write(self, new: NewNodes) -> None:

@@ -13,7 +13,8 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
-from tests.grappler_pass.fusions.rewriting import plans_without_loss
+from grappler_pass.costs import CostModel, DeviceProfile
+from tests.grappler_pass.fusions.rewriting import CASES, plans_without_loss
 
 STEPS, ROWS, INPUTS, UNITS = 12, 2, 128, 96
 KINDS: dict[str, Callable[[Any], Any]] = {
@@ -63,6 +64,18 @@ def test_a_recurrent_layer_returns_the_same(kind: str, of: Any) -> None:
         return layer(open_sizes), layer(x, mask=mask)
 
     assert products_moved(compute, (tf.constant(DATA), tf.constant(MASK))) >= 2
+
+
+@pytest.mark.parametrize(("dtype", "moves"), [("bfloat16", True), ("float16", False)])
+def test_a_product_leaves_its_loop_where_it_pays_in_the_faster_type(
+    dtype: str, moves: bool
+) -> None:
+    # There float16 is slower than float32, in which 64 rows a step do not pay.
+    models = {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
+    sizes = {"x": (35, 64, 512), "row": (64, 512), "product": (64, 2048)}
+    plan = CASES["recurrent_products"](models=models, low_dtype=dtype, **sizes).plan
+    rules = {fusion.rule for fusion in plan.fusions}
+    assert ("recurrent_products" in rules) == moves
 
 
 def test_a_stateful_layer_goes_on_from_its_state() -> None:
