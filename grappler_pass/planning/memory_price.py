@@ -6,8 +6,7 @@ each weight takes the fewest seconds of all that hold no more. The weight is sea
 for that holds the least within a share of seconds more.
 
     float32     four bytes of each element
-    16 bits     two; four more where several operations read it in float32, and so
-                share a copy
+    16 bits     two; who reads it late in float32 has a copy made then
     float32, and late readers in 16 bits: a copy of two more
 """
 
@@ -43,15 +42,12 @@ def bytes_problem(draft: Draft) -> Problem:
         producer = variables.get(slots.output_slot(*port), FLOAT32_SIDE)
         if producer != FLOAT32_SIDE:
             float32[producer] += size / 2
-        readers = view.readers(port)
         governing = frozenset(
             variables.get(slots.input_slot(*reader), FLOAT32_SIDE)
-            for reader in readers
+            for reader in view.readers(port)
             if reader.node in late
         )
-        is_shared = len({reader.node for reader in readers}) > 1
-        up = float(size) if is_shared else 0.0
-        terms.append(CastTerm(producer, governing, up, size / 2))
+        terms.append(CastTerm(producer, governing, 0.0, size / 2))
     return Problem(float32, [0.0] * count, terms)
 
 
@@ -65,10 +61,7 @@ def weighted(seconds: Problem, held: Problem, weight: float) -> Problem:
         [
             *seconds.casts,
             *(
-                term._replace(
-                    up_seconds=weight * term.up_seconds,
-                    down_seconds=weight * term.down_seconds,
-                )
+                term._replace(down_seconds=weight * term.down_seconds)
                 for term in held.casts
             ),
         ],
