@@ -56,6 +56,9 @@ _REUSES = frozenset({*ELEMENTWISE, "AddN", "BiasAdd", "Softmax", "LogSoftmax"})
 _BY_ROWS = ("Gather", "Scatter", "Sparse", "StridedSliceAssign")
 # Nodes that are added to a graph are called after one of it, behind this.
 _ADDED = "/tf_amp_"
+# The output of oneDNN's normalization that is its ReLU's mask: a float32 for so many
+# elements.
+_MASK, _MASKED = 5, 8
 _SAME_SIZE = frozenset({"Cast", "Enter", "Transpose"})
 _PASSING = table.FORWARDING_OPS | table.MERGE_OPS
 
@@ -83,12 +86,14 @@ class Peak(NamedTuple):
       order: nodes in the order in which they run.
       past: how many of them have run by then.
       size: returns the bytes of any tensor.
+      live_set: what is held then, in bytes.
     """
 
     held: Mapping[Port, int]
     order: tuple[int, ...]
     past: int
     size: Callable[[Port], int]
+    live_set: LiveSet
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -126,10 +131,7 @@ def largest_live_set(view: Graph, shapes: Shapes) -> LiveSet:
       shapes: static shapes by name of node. A cast or a transpose without one writes as
         many elements as it reads, another node as the one that it is called after.
     """
-    step = _Step(view, shapes)
-    for number in _schedule(view, step.nodes):
-        step.run(view.nodes[number])
-    return LiveSet(step.held + step.most, step.held, step.copies_at_most)
+    return peak_of(view, shapes).live_set
 
 
 def peak_of(view: Graph, shapes: Shapes) -> Peak:
@@ -151,6 +153,7 @@ def peak_of(view: Graph, shapes: Shapes) -> Peak:
         order,
         count,
         step.size,
+        LiveSet(step.held + step.most, step.held, step.copies_at_most),
     )
 
 
@@ -398,14 +401,22 @@ class _Step:
             if node.op in _SAME_SIZE and node.inputs:
                 port = node.inputs[0]
             elif whole in self._shapes and whole in self._view.index:
-                port = Port(self._view.index[whole], 0)
+                last = len(self._shapes[whole]) - 1
+                port = Port(self._view.index[whole], min(port.output, last))
             else:
                 break
             node = self._view.nodes[port.node]
+        if is_relu_mask(node, port):
+            return self._elements(Port(port.node, 0)) // _MASKED
         shape = known_shape(self._shapes, self._view, port)
         if shape is None and node.op == "Const":
             shape = shape_from_proto(node.proto.attr["value"].tensor.tensor_shape)
         return TensorSpec(shape, "").elements
+
+
+def is_relu_mask(node: Node, port: Port) -> bool:
+    """Return whether a tensor says where the ReLU fused into a normalization is 0."""
+    return node.op == "_FusedBatchNormEx" and port.output == _MASK
 
 
 def _variable_bytes(node: Node) -> int:

@@ -12,10 +12,15 @@ that is kept its bytes, once, at the highest price in seconds that a share of th
 allows. The copy waits for what its first reader reads beside it, so that no executor
 runs it early, and no optimizer takes it for its original.
 
+Two things come first, since they take no time. What frees memory runs in time
+(`run_order`). And the gradient of a normalization has the mask of a fused ReLU for an
+operand, which CPUs do not look at: it reads a vector instead, and no mask is held.
+
 Values are those of the original, bit by bit.
 
-Not done: what draws random numbers or has effects; products and reductions; loops and
-what is downstream of a branch; across devices; casts of variables.
+Not done: what draws random numbers or has effects; products and reductions, but for
+batch normalizations; loops and what is downstream of a branch; across devices; casts of
+variables.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from collections.abc import Iterator, Set
 from copy import deepcopy
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
 from grappler_pass.annotations import mark
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
@@ -36,12 +42,12 @@ from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.type_slots import dtype_name
 from grappler_pass.graph.view import Graph, Node, Port, Reader
-from grappler_pass.graph.walks import reached
 from grappler_pass.planning.cut import FLOAT32_SIDE, CastTerm, Problem, minimum_cut
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
-from grappler_pass.planning.live_set import largest_live_set, peak_of
+from grappler_pass.planning.live_set import is_relu_mask, peak_of
 from grappler_pass.planning.memory_price import SHARE, lightest, weighted
 from grappler_pass.planning.prices import NODE_SECONDS
+from grappler_pass.rewriting.run_order import plain_nodes, with_early_readers
 
 _AGAIN_STEM = "tf_amp_again"
 _CHEAP = (
@@ -49,9 +55,12 @@ _CHEAP = (
     | SOFTMAX
     | table.VIEW_OPS
     | {op for op in MOVEMENT if not op.startswith("Tensor")}
+    | table.BATCH_NORM_OPS
     | {"AddN", "BiasAdd", "Cast", "Fill", "OnesLike", "ZerosLike"}
 )
 _CAST_TYPES = ("SrcT", "DstT")
+# Inputs of the gradient of a normalization.
+_SAVED_MEAN, _RESERVED = 3, 5
 # The late readers are one variable of the cut, which is always on the side of copies.
 _LATE = 0
 
@@ -67,16 +76,13 @@ def recompute(draft: Draft) -> Draft:
     if any(node.op in table.REF_VARIABLE_OPS for node in view.nodes):
         # What they hold may change before it is read again.
         return draft
-    search = _Search(draft, view)
+    before = peak_of(view, draft.shapes)
+    ordered = with_early_readers(_without_masks(view), before).to_graph_def()
+    search = _Search(draft, draft.view_of(ordered))
     again, seconds = search.again()
-    if not again:
-        return draft
     rewritten = search.written(again)
-    before, after = (
-        largest_live_set(each, draft.shapes).size
-        for each in (view, draft.view_of(rewritten))
-    )
-    if after >= before:
+    after = peak_of(draft.view_of(rewritten), draft.shapes)
+    if after.live_set.size >= before.live_set.size:
         # It now holds most elsewhere, copies among it.
         return draft
     plan = dataclasses.replace(
@@ -85,6 +91,19 @@ def recompute(draft: Draft) -> Draft:
         recomputed=len(again),
     )
     return dataclasses.replace(draft, rewritten=rewritten, plan=plan)
+
+
+def _without_masks(view: Graph) -> Graph:
+    """Return a graph in which no gradient of a normalization reads its ReLU's mask."""
+    graph = view.copy()
+    for node in view.nodes:
+        if node.op != "FusedBatchNormGradV3" or node.device_type != "CPU":
+            continue
+        mask = node.inputs[_RESERVED]
+        if is_relu_mask(view.nodes[mask.node], mask):
+            vector = view.text(node.inputs[_SAVED_MEAN])
+            graph.read(Reader(node.index, _RESERVED), vector)
+    return graph
 
 
 class _Search:
@@ -96,15 +115,7 @@ class _Search:
 
     def __init__(self, draft: Draft, view: Graph) -> None:
         self._draft, self._view = draft, view
-        self._peak = peak_of(view, draft.shapes)
-        switches = (
-            node.index
-            for node in view.nodes
-            if node.op in table.SWITCH_OPS and view.frame(node.index) is None
-        )
-        self._behind_branches = frozenset(
-            reached(switches, lambda i: (*view.read_by(i), *view.control_readers(i)))
-        )
+        self._peak, self._plain = peak_of(view, draft.shapes), plain_nodes(view)
         self._of_variables = frozenset(_of_variables(view))
         self._begin = {number: i for i, number in enumerate(self._peak.order)}
         # When what is late runs.
@@ -132,22 +143,16 @@ class _Search:
         for port in self._held:
             for reader in view.readers(port):
                 node = view.nodes[reader.node]
-                if reader.node not in places or not self._is_plain(node):
+                if reader.node not in places or reader.node not in self._plain:
                     continue
                 late = [
                     source
                     for source in node.sources
-                    if source in places and self._is_plain(view.nodes[source])
+                    if source in places and source in self._plain
                 ]
                 devices = {view.nodes[i].device for i in (*late, port.node)}
                 if late and devices == {node.device}:
                     yield reader, max(late, key=places.__getitem__)
-
-    def _is_plain(self, node: Node) -> bool:
-        """Return whether a node runs once in each step."""
-        is_outside = self._view.frame(node.index) is None
-        is_control = node.op in table.CONTROL_FLOW_OPS
-        return is_outside and not is_control and node.index not in self._behind_branches
 
     def _stays(self, port: Port) -> bool:
         """Return whether a tensor is held whatever reads it late."""
@@ -171,7 +176,7 @@ class _Search:
             and node.index not in self._place
             and node.index not in self._of_variables
             and node.name not in self._view.item.feed
-            and self._is_plain(node)
+            and node.index in self._plain
             and self.seconds(node.index) is not None
             and {self._view.nodes[port.node].device for port in node.inputs}
             <= {node.device}
@@ -232,13 +237,13 @@ class _Search:
             for port, reading in readers.items()
         ]
         held = Problem(zeros, zeros, terms)
-        step = self._draft.plan.seconds_after
+        most = SHARE / 2 * self._draft.plan.seconds_after
         total = sum(term.down_seconds for term in terms)
         low = lightest(
             lambda weight: minimum_cut(weighted(seconds, held, weight)),
             lambda low: sum(itertools.compress(spent, low)),
-            SHARE / 2 * step,
-            4.0 * SHARE * step / max(total, 1.0),
+            most,
+            8.0 * most / max(total, 1.0),
         )
         if low is None:
             return frozenset(), 0.0
@@ -296,7 +301,8 @@ def _of_variables(view: Graph) -> Iterator[int]:
             port.node
             for port in node.inputs
             if view.nodes[port.node].op not in table.CONSTANT_OPS
+            and view.dtype(port) != DT_RESOURCE
         }
-        if node.op in table.READ_OPS or (varying and varying <= found):
+        if varying <= found and (varying or node.op in table.READ_OPS):
             found.add(number)
             yield number

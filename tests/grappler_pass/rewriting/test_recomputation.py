@@ -10,15 +10,18 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.shapes import shapes_from_graph_def
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.live_set import largest_live_set
+from grappler_pass.rewriting.recomputation import _of_variables
+from tests.processes import run_python
 from tests.programs import run
 from tests.rewriters import LargePrices, settings_of
 from tests.sketch import Sketch, sketch
 from tests.text_graph import graph_from_text
 from tf_amp._tensorflow_private.functions import executed_graphs
+from tf_amp.tools.bench.record import limited_to
 
 GRADIENT = "gradient_tape/"
 AGAIN = "/tf_amp_again"
@@ -150,3 +153,143 @@ def test_what_is_executed_computes_again() -> None:
         # TensorFlow has neither merged it with its original nor freed it.
         assert node.name.removesuffix(AGAIN) in nodes
         assert any(text.startswith("^gradient_tape/") for text in node.input)
+
+
+def convolutions() -> tuple[Sketch, list[tf.Tensor]]:
+    """Return a step of convolutions, batch normalizations and ReLU."""
+    with sketch() as made:
+        h = made.feed(4, 32, 32, 16)
+        for layer in range(4):
+            filters = made.weight(3, 3, 16, 16, name=f"w{layer}")
+            h = tf.nn.conv2d(h, filters, 1, "SAME")
+            h, *_ = tf.compat.v1.nn.fused_batch_norm(h, tf.ones(16), tf.zeros(16))
+            h = tf.nn.relu(h)
+        loss = tf.reduce_mean(tf.square(h))
+        weights = tf.compat.v1.trainable_variables()
+        return made, tf.gradients(loss, weights)
+
+
+def test_a_batch_normalization_runs_again_with_the_same_values() -> None:
+    made, gradients = convolutions()
+    program = made.program(*gradients)
+    fetch = " ".join(gradient.op.name for gradient in gradients)
+    drafts = drafts_of(program.graph_def, fetch, LargePrices(PROFILE))
+    stages = [drafts[stage] for stage in ("keep weights", "recompute")]
+    copies = again_in(stages[1].rewritten)
+    assert any("FusedBatchNorm" in name for name in copies)
+    sizes = [
+        largest_live_set(draft.view_of(draft.rewritten), draft.shapes).size
+        for draft in stages
+    ]
+    assert sizes[1] < 0.8 * sizes[0]
+    outcomes = [run(draft.rewritten, program) for draft in stages]
+    for one, other in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_rows_of_a_table_lead_to_is_not_of_variables_alone() -> None:
+    text = """
+    i = Placeholder shape=[64] dtype=int32
+    v = VarHandleOp shape=[100,8]
+    g = ResourceGather(v, i) dtype=float32 Tindices=int32
+    r = ReadVariableOp(v) dtype=float32
+    s = Tanh(g)
+    t = Tanh(r)
+    """
+    view = Graph(graph_from_text(text))
+    assert {view.nodes[i].name for i in _of_variables(view)} == {"r", "t"}
+
+
+def test_no_mask_of_a_relu_is_held_for_a_gradient_that_does_not_read_it() -> None:
+    x = tf.random.stateless_normal([4, 32, 32, 16], (1, 2))
+    filters = tf.random.stateless_normal([1, 1, 16, 16], (3, 4)) / 4.0
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        h = x
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            for _ in range(4):
+                h = tf.nn.conv2d(h, filters, 1, "SAME")
+                h, *_ = tf.compat.v1.nn.fused_batch_norm(h, tf.ones(16), tf.zeros(16))
+                h = tf.nn.relu(h)
+            loss = tf.reduce_mean(tf.square(h))
+        return tape.gradient(loss, x)
+
+    plain = tf.function(step, autograph=False)(x)
+    results = list[tf.Tensor]()
+    tf_amp.enable(memory="save", device_profile="cpu-generic", strict=True)
+    try:
+        made = tf.function(step, autograph=False)
+        graphs = executed_graphs(lambda: results.append(made(x)))
+    finally:
+        tf_amp.disable()
+    nodes = [node for graph in graphs for node in graph.node]
+    gradients = [node for node in nodes if "FusedBatchNormGradV3" in node.op]
+    assert len(gradients) == 4
+    assert not any(text.endswith(":5") for node in gradients for text in node.input)
+    np.testing.assert_array_equal(results[0], plain)
+
+
+def test_a_loop_with_its_gradient_stays_the_same() -> None:
+    weight = tf.Variable(tf.random.stateless_normal([64, 64], (3, 4)) / 8.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            h = tf.nn.gelu(x @ weight)
+            _, h = tf.while_loop(
+                lambda i, h: i < 3,
+                lambda i, h: (i + 1, tf.tanh(h @ weight)),
+                (0, h),
+            )
+            loss = tf.reduce_mean(tf.square(tf.nn.softmax(h) * h))
+        return tape.gradient(loss, weight)
+
+    x = tf.random.stateless_normal([32, 64], (1, 2))
+    plain = tf.function(step, autograph=False)(x)
+    tf_amp.enable(memory="save", device_profile="cpu-generic", fuse="off", strict=True)
+    try:
+        saving = tf.function(step, autograph=False)(x)
+    finally:
+        tf_amp.disable()
+    np.testing.assert_array_equal(saving, plain)
+
+
+SWEEP = """
+import tensorflow as tf
+import tf_amp
+
+def made():
+    weights = [tf.Variable(tf.ones([256, 256]) / 256.0) for _ in range(6)]
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            h = x
+            for weight in weights:
+                h = h + tf.nn.gelu(h @ weight)
+            loss = tf.reduce_mean(tf.nn.softmax(h) * h)
+        for weight, slope in zip(weights, tape.gradient(loss, weights)):
+            weight.assign_sub(0.1 * slope)
+        return loss
+    return step
+
+def most(step, batch):
+    x = tf.ones([batch, 256])
+    step(x)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    step(x)
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"]
+
+tf.config.threading.set_inter_op_parallelism_threads(1)
+batches = [600, 1000, 1700, 2600, 4096]
+float32 = [most(made(), batch) for batch in batches]
+tf_amp.enable(memory="save", device_profile="cpu-amx-bf16", tune="off", strict=True)
+saving = [most(made(), batch) for batch in batches]
+print(*(b / a for a, b in zip(float32, saving)))
+"""
+
+
+def test_no_batch_takes_more_than_in_float32_once_it_outweighs_the_weights() -> None:
+    result = run_python(SWEEP, env=limited_to(None))
+    shares = [float(word) for word in result.lines()[-1].split()]
+    assert max(shares) < 1.0
+    assert shares[-1] < 0.8
