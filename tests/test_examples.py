@@ -38,6 +38,7 @@ MIXED = {SWITCH: "1", OPT_LEVEL: "O2", STRICT: "1"}
 BRIEFLY = {
     "block_sparse": {"UNITS = 512": "UNITS = 256", "epochs=12": "epochs=8"},
     "mirrored_fit": {"epochs=5": "epochs=3"},
+    "own_train_step": {"epochs=4": "epochs=2"},
     "parameter_server": {"EPOCHS = 10\n": "EPOCHS = 4\n"},
     "quickstart": {"Dense(2048": "Dense(256"},
     "tf_data_images": {

@@ -143,7 +143,7 @@ def test_the_rule_holds_for(row: str) -> None:
 def test_the_rule_holds_for_random_programs() -> None:
     totals = np.zeros(4)
 
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @given(recipes())
     def run(recipe: Recipe) -> None:
         outcome = check(recipe, (plan_of(recipe),))

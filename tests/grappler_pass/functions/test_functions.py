@@ -86,7 +86,7 @@ def test_outputs_are_counted_across_arguments_of_several_tensors():
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_functions_of_random_programs_come_back(seed: int):
     assert_comes_back(library_of(random_graph(seed).graph_def))
 
