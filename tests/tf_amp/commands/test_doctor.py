@@ -76,7 +76,7 @@ def test_a_working_installation_is_healthy():
 
 
 def test_what_is_fine_is_one_line_and_what_16_bits_gain_comes_first():
-    done = run_interpreter(("-c", STARTED.replace(', "--all"', "")))
+    done = run_forked(STARTED.replace(', "--all"', ""))
     first, *_, last = done.out.splitlines()
     assert re.match(r"(CPU|GPU): (16 bits (help|gain nothing)|It is not known) ", first)
     assert "Fusions may help" in first
