@@ -80,11 +80,16 @@ def obstacle_in(functions: Sequence[FunctionDef], device_type: str) -> str:
     return "several devices compute it" if len(devices) > 1 else ""
 
 
-def compiled_copies(functions: Sequence[FunctionDef]) -> list[FunctionDef]:
-    """Return copies of a function, which XLA compiles, and of those that it calls."""
+def compiled_copies(
+    functions: Sequence[FunctionDef], failures: int = 0
+) -> list[FunctionDef]:
+    """Return copies of a function, which XLA compiles, and of those that it calls.
+
+    `failures`: how many copies have failed. XLA tries none of the same name again.
+    """
     given = [function.signature.name for function in functions]
     numbered = _renamed(functions, {name: str(i) for i, name in enumerate(given)})
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    digest = hashlib.blake2b(b"failed" * failures, digest_size=_DIGEST_BYTES)
     for function in numbered:
         digest.update(function.SerializeToString(deterministic=True))
     name = f"tf_amp_{digest.hexdigest()}"

@@ -64,6 +64,8 @@ class WholeFunction:
         """
         self._site, self._name = site, name
         self._scope, self._device_type = scope, device_type
+        # How many copies have been made; each after the first since one has failed.
+        self._made = 0
 
     def examine(self, inputs: Sequence[Any]) -> float:
         """Return the seconds that a call is expected to take once it is compiled.
@@ -118,7 +120,8 @@ class WholeFunction:
             graph_def = with_bodies(graph_def, changed, lambda called: called + suffix)
             first = function_from_graph(graph_def, first)
         needed = _needed([first, *library_of(graph_def).values()])
-        copies, context = whole.compiled_copies(needed), eager_context()
+        copies, context = whole.compiled_copies(needed, self._made), eager_context()
+        self._made += 1
         name, others = copies[0].signature.name, _copies[self._name]
         if name not in others and len(others) >= _MOST_SHAPES:
             most = f"{_MOST_SHAPES} shapes of its arguments"

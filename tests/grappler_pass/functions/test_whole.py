@@ -29,6 +29,8 @@ def test_a_copy_is_named_by_what_it_computes() -> None:
     )
     assert once == again
     assert other.signature.name != once.signature.name
+    retried = whole.compiled_copies([traced(scaled(2.0))], failures=1)[0]
+    assert retried.signature.name != once.signature.name
     assert once.attr["_XlaMustCompile"].b
 
 
