@@ -218,7 +218,9 @@ def _layers(plan: Plan, nodes: Sequence[PlannedNode]) -> Section:
         milliseconds = page.digits(saved * _MILLI)
         text += f" The fusions, which save {milliseconds} ms, are in all bars."
     if plan.host_bound:
-        text += " Bars are the GPU's time; the step takes what its host needs to start it."
+        text += (
+            " Bars are the GPU's time; a step takes what the host needs to start it."
+        )
     return Section(title, text, bars=Bars(what, "ms", kinds, bars))
 
 
