@@ -21,6 +21,7 @@ size of the sum is not known; where products in 16 bits would be faster than thi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -190,8 +191,11 @@ class _Sum:
             sizes = shape[0], count, shape[1]
             return graph.product_seconds(term, sizes, dtype, transpose_a=True)
 
-        # In the loop they may be in 16 bits.
-        saved = min(product(batch, dtype) for dtype in ("float32", graph.low_dtype))
+        # In the loop they may be in 16 bits, and are cast for a sum in float32.
+        low, elements = graph.low_dtype, math.prod(shape)
+        cast = graph.model(term).cast_price(elements, low, "float32")
+        in_low = product(batch, low) + cast.seconds + NODE_SECONDS
+        saved = min(product(batch, "float32"), in_low)
         spent = product(rows, "float32")
         for columns in shape:
             spent += graph.pass_seconds(term, "TensorListConcatV2", (rows, columns), ())

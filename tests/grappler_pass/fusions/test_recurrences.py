@@ -78,6 +78,13 @@ def test_a_product_leaves_its_loop_where_it_pays_in_the_faster_type(
     assert ("recurrent_products" in rules) == moves
 
 
+def test_a_sum_leaves_its_loop_where_casts_for_it_take_the_gain() -> None:
+    models = {"CPU": CostModel(DeviceProfile.load("cpu-amx-bf16"))}
+    sizes = dict.fromkeys(("x", "entered_x", "dz"), (64, 512))
+    plan = CASES["loop_sums"](models=models, **sizes).plan
+    assert [fusion.rule for fusion in plan.fusions] == ["loop_sums"]
+
+
 def test_a_stateful_layer_goes_on_from_its_state() -> None:
     layer = keras.layers.LSTM(UNITS, stateful=True)
     layer(DATA)
