@@ -30,6 +30,8 @@ from grappler_pass.planning.live_set import Peak
 _SHARE = 0.01
 # What these hand out is there before the step, and after it.
 _STAYING = table.INPUT_OPS | table.CONSTANT_OPS | table.VARIABLE_OPS | table.READ_OPS
+# A step that waited for casts never ended after TensorFlow's optimizers had seen it.
+_NOT_WAITED_FOR = table.RESULT_OPS | {"Cast"}
 
 
 def plain_nodes(view: Graph) -> frozenset[int]:
@@ -137,7 +139,7 @@ class _Order:
             number in self.ready
             and number in self._plain
             and number not in self._place
-            and node.op not in table.RESULT_OPS
+            and node.op not in _NOT_WAITED_FOR
             and not has_effects(node.op)
             and node.name not in self._view.item.untouchable
         )

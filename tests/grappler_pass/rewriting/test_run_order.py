@@ -51,6 +51,9 @@ def ordered(graph: GraphDef, fetch: str) -> Graph:
         ("s = Exp(a); y = MatMul(d, s)", {}),
         # What is fetched is left for the end.
         ("z = Sum(a, r); y = Mul(d, d)", {}),
+        # TensorFlow's optimizers do not bear that casts are waited for.
+        ("s = Cast(a) SrcT=float32 DstT=float64; t = Sum(s, r) T=float64; "
+         "u = Cast(t) SrcT=float64 DstT=float32; y = Mul(d, u)", {"b": ["t"]}),
         # Updates stay where they are: a variable may be read before that.
         ("s = Sum(a, r); u = AssignSubVariableOp(v, s); y = Mul(d, d, ^u)",
          {"c": ["s"], "y": ["u"]}),
