@@ -32,6 +32,7 @@ class Cause(enum.Enum):
     )
     DOUBT = "whether 16 bits are faster is a close call, until steps have been compared"
     TRIAL = "the whole graph ran both ways, and 16 bits were not faster"
+    HOLDS_MORE = "in 16 bits the step would hold more memory than in float32"
     RESUMED = "float32, as in the run that is resumed"
     LEVEL = "the optimization level keeps everything in float32"
     NOT_REACHED = (
@@ -94,6 +95,7 @@ DECIDED = (
     Cause.KERNEL_STATE,
     Cause.DOUBT,
     Cause.TRIAL,
+    Cause.HOLDS_MORE,
     Cause.RESUMED,
     Cause.LEVEL,
 )
@@ -109,6 +111,7 @@ KEPT_FOR = {
         Cause.MARGIN,
         Cause.KERNEL_STATE,
         Cause.TRIAL,
+        Cause.HOLDS_MORE,
         Cause.NOT_REACHED,
     ),
     "waits until steps have been compared": (Cause.DOUBT,),

@@ -43,9 +43,11 @@ from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.type_slots import dtype_name
 from grappler_pass.graph.view import Graph, Node, Port, Reader
 from grappler_pass.planning.cut import FLOAT32_SIDE, CastTerm, Problem, minimum_cut
+from grappler_pass.planning.decisions import withdrawn
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
-from grappler_pass.planning.live_set import is_relu_mask, peak_of
+from grappler_pass.planning.live_set import is_relu_mask, largest_live_set, peak_of
 from grappler_pass.planning.memory_price import SHARE, lightest, weighted
+from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import NODE_SECONDS
 from grappler_pass.rewriting.run_order import plain_nodes, with_early_readers
 
@@ -76,6 +78,21 @@ def recompute(draft: Draft) -> Draft:
     if any(node.op in table.REF_VARIABLE_OPS for node in view.nodes):
         # What they hold may change before it is read again.
         return draft
+    lighter = _recomputed(draft, view)
+    if settings.opt_level != PRICED or not any(draft.low):
+        return lighter
+    graphs = (draft.given, lighter.rewritten)
+    given, held = (
+        largest_live_set(draft.view_of(graph), draft.shapes) for graph in graphs
+    )
+    if held.size <= given.size:
+        return lighter
+    # Of a small batch the 16-bit copies of weights may outweigh the rest.
+    draft = withdrawn(draft, Cause.HOLDS_MORE)
+    return _recomputed(draft, draft.view_of(draft.given))
+
+
+def _recomputed(draft: Draft, view: Graph) -> Draft:
     before = peak_of(view, draft.shapes)
     ordered = with_early_readers(_without_masks(view), before).to_graph_def()
     search = _Search(draft, draft.view_of(ordered))

@@ -27,6 +27,7 @@ _EQUAL = 0.005
 _SURE_ERRORS = 2.0
 _WHY_EMPTY = {
     Cause.TRIAL: "steps have run both ways, and 16 bits were not faster",
+    Cause.HOLDS_MORE: Cause.HOLDS_MORE.value,
     Cause.DOUBT: "16 bits may be no faster, which its steps are to show",
     Cause.LEVEL: "the optimization level O0 keeps everything in float32",
 }

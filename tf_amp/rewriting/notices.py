@@ -461,6 +461,8 @@ def _why(plan: Plan, config: AmpConfig) -> str:
             "its steps have run both ways, and 16 bits were not faster; "
             "with TF_AMP_TUNE=off predictions decide"
         )
+    if any(row.reason.cause is Cause.HOLDS_MORE for row in plan.decisions):
+        return Cause.HOLDS_MORE.value
     speed = _speed_in_16_bits(plan)
     if _is_in_doubt(plan):
         return (

@@ -255,6 +255,7 @@ def test_a_loop_with_its_gradient_stays_the_same() -> None:
 
 
 SWEEP = """
+import gc
 import tensorflow as tf
 import tf_amp
 
@@ -272,24 +273,26 @@ def made():
         return loss
     return step
 
-def most(step, batch):
-    x = tf.ones([batch, 256])
+def most(batch):
+    # Functions and variables of the batch before are in cycles.
+    gc.collect()
+    step, x = made(), tf.ones([batch, 256])
     step(x)
     tf.config.experimental.reset_memory_stats("CPU:0")
     step(x)
     return tf.config.experimental.get_memory_info("CPU:0")["peak"]
 
 tf.config.threading.set_inter_op_parallelism_threads(1)
-batches = [600, 1000, 1700, 2600, 4096]
-float32 = [most(made(), batch) for batch in batches]
+batches = [16, 64, 200, 600, 1000, 1700, 2600, 4096]
+float32 = [most(batch) for batch in batches]
 tf_amp.enable(memory="save", device_profile="cpu-amx-bf16", tune="off", strict=True)
-saving = [most(made(), batch) for batch in batches]
+saving = [most(batch) for batch in batches]
 print(*(b / a for a, b in zip(float32, saving)))
 """
 
 
-def test_no_batch_takes_more_than_in_float32_once_it_outweighs_the_weights() -> None:
+def test_no_batch_takes_more_than_in_float32() -> None:
     result = run_python(SWEEP, env=limited_to(None))
     shares = [float(word) for word in result.lines()[-1].split()]
-    assert max(shares) < 1.0
+    assert max(shares) <= 1.0, shares
     assert shares[-1] < 0.8
