@@ -152,10 +152,10 @@ class Outcome(enum.Enum):
 
     # A plan is applied whatever steps would say.
     UNASKED = ""
-    FASTER = "earlier steps were faster with it"
-    SLOWER = "earlier steps were not faster with its plan"
-    OPEN = "a close call: applied, until calls from the fifth on have been compared"
-    WITHHELD = "a close call: float32, until calls from the 21st on have been compared"
+    FASTER = "earlier steps were faster with this plan"
+    SLOWER = "earlier steps were not faster with 16 bits"
+    OPEN = "applied, and compared with float32 from the fifth call on"
+    WITHHELD = "a close call: float32, and compared with 16 bits from the 21st call on"
     KERNEL_STATE = "predictions decide: steps cannot be compared, as kernels keep state"
     UNKNOWN = "predictions decide"
 

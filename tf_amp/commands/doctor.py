@@ -135,8 +135,8 @@ def _said_of_kernels(findings: Iterable[Finding]) -> str:
         "16-bit kernels on this machine: such operations stay float32."
     )
     more = (
-        f"{counted(bugs, 'known error')} of its kernels {'is' if bugs == 1 else 'are'} "
-        "in float32, too, with or without tf-amp."
+        f"TensorFlow has {counted(bugs, 'known error')} in float32, too, with or "
+        "without tf-amp; `tf-amp doctor --all` names them."
     )
     return " ".join((*[said] * bool(kept), *[more] * bool(bugs)))
 

@@ -66,6 +66,11 @@ def main(options: argparse.Namespace) -> int:
         from tf_amp.report.display import show
 
         show(*verifications)
+        if len(verifications) > 1:
+            failing = [each.graph or "graph" for each in verifications if not each.ok]
+            held = f"{len(verifications) - len(failing)} of {len(verifications)} graphs"
+            but = f"; not those of {', '.join(failing)}" if failing else ""
+            print(f"In all, the numbers of {held} hold{but}.")
     in_force = dict.fromkeys(p for each in verifications for p in each.excluded)
     for pattern in in_force:
         if all(pattern in each.unmatched for each in verifications):

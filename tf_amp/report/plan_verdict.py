@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from grappler_pass.costs import DeviceProfile
 from grappler_pass.eligibility.reasons import Cause
+from grappler_pass.planning.draft import Outcome
 from grappler_pass.planning.plan import PlannedNode
 from tf_amp.report.counts import counted
 
@@ -105,20 +106,20 @@ def _speed(plan: Plan, observed: Observed) -> str:
         return "Its speed is not predicted: its operations have no cost estimates."
     ratio = plan.predicted_speedup
     span = plan.speedup_range
+    is_known = plan.outcome == Outcome.FASTER.value
+    when = "not measured in this run" if is_known else "not measured yet"
     if span.startswith("between"):
         span = f", {span}"
     elif span:
         span = ", which is a rough guess"
     if abs(ratio - 1.0) < _EQUAL:
-        return f"Expected to be about as fast as float32{span}; not measured yet."
+        return f"Expected to be about as fast as float32{span}; {when}."
     if ratio < 1.0:
         return (
-            f"Expected to be slower than float32: {ratio:.2f} times as fast{span}; not "
-            "measured yet."
+            f"Expected to be slower than float32: {ratio:.2f} times as fast{span}; "
+            f"{when}."
         )
-    return (
-        f"Expected to be {ratio:.2f} times as fast as float32{span}; not measured yet."
-    )
+    return f"Expected to be {ratio:.2f} times as fast as float32{span}; {when}."
 
 
 def _measured(plan: Plan, ratio: float, observed: Observed) -> str:

@@ -149,8 +149,8 @@ def test_what_tf_amp_protects_from_is_told_from_what_it_does_not():
     kept, bug = (Finding("kernel", "", kind=kind) for kind in ("kept", "bug"))
     assert doctor._said_of_kernels([kept, kept, bug]) == (
         "tf-amp protects you from 2 known errors of TensorFlow's 16-bit kernels on "
-        "this machine: such operations stay float32. 1 known error of its kernels is "
-        "in float32, too, with or without tf-amp."
+        "this machine: such operations stay float32. TensorFlow has 1 known error in "
+        "float32, too, with or without tf-amp; `tf-amp doctor --all` names them."
     )
     assert doctor._said_of_kernels([Finding("oneDNN", "on")]) == ""
 

@@ -98,8 +98,8 @@ SITUATIONS = {
         dataclasses.replace(GAINS, outcome=Outcome.OPEN.value),
         Observed(),
         "Expected to be 2.50 times as fast as float32; not measured yet. About 50% "
-        "of the time is in bfloat16. Its numbers are not verified yet. A close "
-        "call: applied, until calls from the fifth on have been compared.",
+        "of the time is in bfloat16. Its numbers are not verified yet. Applied, "
+        "and compared with float32 from the fifth call on.",
     ),
     "fusions alone": (
         FUSED,
