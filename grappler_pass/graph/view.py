@@ -28,7 +28,12 @@ from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.device_types import DeviceError, Home, device_type_at
 from grappler_pass.graph.editing import data_of, split_input
 from grappler_pass.graph.frames import Frame, frames_of
-from grappler_pass.graph.op_table import MERGE_OPS, NEXT_ITERATION_OPS
+from grappler_pass.graph.op_table import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    NEXT_ITERATION_OPS,
+)
 from grappler_pass.graph.type_slots import signature_of
 from grappler_pass.graph.walks import reached
 
@@ -263,6 +268,16 @@ class Graph:
             frame = frame.parent
         return tuple(found)
 
+    def waits_for(self, node: int) -> list[int]:
+        """Return what a node waits for: an Exit also for all that enters its loop.
+
+        What enters a loop may reach an Exit by a back edge alone.
+        """
+        sources = self.nodes[node].sources
+        if self.nodes[node].op in EXIT_OPS:
+            sources += self._entries.get(self.frame(sources[0]), ())
+        return sources
+
     def weight(self, node: int) -> float:
         """Return how often `node` runs per step."""
         frame = self._frames[node]
@@ -286,6 +301,14 @@ class Graph:
     @cached_attribute
     def _frames(self) -> Sequence[Frame | None]:
         return frames_of(self.nodes, self.order)
+
+    @cached_attribute
+    def _entries(self) -> Mapping[Frame | None, Sequence[int]]:
+        entries: defaultdict[Frame | None, list[int]] = defaultdict(list)
+        for node in self.nodes:
+            if node.op in ENTER_OPS:
+                entries[self.frame(node.index)].append(node.index)
+        return entries
 
     @property
     def awaited(self) -> frozenset[str]:
@@ -434,7 +457,7 @@ class Graph:
                 self._readers[port] = left
         for port, reader in after - before:
             self._readers[port] = tuple(sorted((*self.readers(port), reader)))
-        for name in ("_frames", "_ports_of", "order", "roots"):
+        for name in ("_entries", "_frames", "_ports_of", "order", "roots"):
             vars(self).pop(name, None)
 
     def to_graph_def(self) -> GraphDef:

@@ -169,7 +169,7 @@ def _schedule(view: Graph, run: frozenset[int]) -> Iterator[int]:
     for number in sorted(run):
         node = view.nodes[number]
         # What a fed node reads does not run.
-        for source in run.intersection(node.sources):
+        for source in run.intersection(view.waits_for(number)):
             is_back_edge = view.nodes[source].op in table.NEXT_ITERATION_OPS
             if not (is_back_edge and node.op in table.MERGE_OPS):
                 readers[source].append(number)

@@ -10,7 +10,8 @@ and again, the deepest. What else reads a large tensor runs before the chain goe
 from where it is ready, if what is left of it then is smaller than the tensor.
 
 Values are the same, bit by bit. There is no cycle: each edge leads to a node that is
-further along the chain than all that its source waits for.
+further along the chain than all that its source waits for. What leaves a loop waits for
+all that enters it.
 
 Not done: for what has effects, since a variable may be read after its update then; in
 loops and downstream of a branch; across devices; for what is fetched; for tensors of
@@ -79,7 +80,7 @@ class _Order:
         self._plain = plain_nodes(view)
         depth, deepest = dict[int, int](), dict[int, int]()
         for number in peak.order:
-            sources = [i for i in view.nodes[number].sources if i in depth]
+            sources = [i for i in view.waits_for(number) if i in depth]
             if sources:
                 deepest[number] = max(sources, key=depth.__getitem__)
             depth[number] = 1 + depth[deepest[number]] if sources else 0
@@ -89,7 +90,7 @@ class _Order:
         self._place = {number: place for place, number in enumerate(self.chain, 1)}
         self.ready = dict[int, int]()
         for number in peak.order:
-            awaited = (self.ready.get(i, 0) for i in view.nodes[number].sources)
+            awaited = (self.ready.get(i, 0) for i in view.waits_for(number))
             self.ready[number] = self._place.get(number) or max(awaited, default=0)
 
     def edges(self) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Graph, Item
 from grappler_pass.pipeline import Settings, draft_graph, optimize
 from grappler_pass.planning.draft import Outcome, Trial
-from grappler_pass.planning.live_set import LiveSet, largest_live_set
+from grappler_pass.planning.live_set import LiveSet, largest_live_set, peak_of
 from grappler_pass.planning.plan import Plan
 from tests.rewriters import settings_of
 from tests.sketch import sketch
@@ -265,3 +265,25 @@ def counted_bytes(
         session.run(fetches, feed, options=options, run_metadata=trace)
     analysis = timeline.Timeline(trace.step_stats).analyze_step_stats(show_memory=True)
     return max(each.num_bytes for each in analysis.allocator_maximums.values())
+
+
+def test_a_loop_is_left_once_all_has_entered_it() -> None:
+    graph_def = graph_from_text(
+        f"""
+        x = Placeholder shape=[{EDGE},{EDGE}]
+        begin = Enter(x) frame_name=loop
+        merge = Merge(begin, next)
+        goes = Const(^merge) value=1 dtype=bool
+        cond = LoopCond(goes)
+        switch = Switch(merge, cond)
+        exit = Exit(switch)
+        late = MatMul(x, x)
+        enter = Enter(late) frame_name=loop is_constant=true
+        sum = AddV2(switch:1, enter)
+        next = NextIteration(sum)
+        """
+    )
+    view = Graph(graph_def, Item(fetch=("exit", "next")), Home("CPU"))
+    order = peak_of(view, shapes_from_graph_def(graph_def)).order
+    names = [view.nodes[number].name for number in order]
+    assert names.index("exit") > names.index("enter")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.device_types import Home
@@ -12,6 +14,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Graph, Item
 from grappler_pass.planning.live_set import largest_live_set, peak_of
 from grappler_pass.rewriting.run_order import with_early_readers
+from tests.programs import plain_session_config
 from tests.text_graph import graph_from_text
 
 # `a` to `d` go on; `s` and `t` read what they read, and are small.
@@ -73,6 +76,47 @@ def test_the_chain_waits_for_what_frees_a_tensor(
         if node.controls
     }
     assert waiting == expected
+
+
+# What is entered late reaches the Exit around the loop alone, and `s` waits for that.
+LOOP = """
+x = Placeholder shape=[64,64]
+r = Const value=[0,1] dtype=int32
+zero = Const value=0.0
+a = MatMul(x, x)
+b = MatMul(a, x)
+c = MatMul(b, x)
+d = MatMul(c, x)
+e = MatMul(d, x)
+f = MatMul(e, x)
+g = MatMul(f, x)
+h = MatMul(g, x)
+total = Sum(d, r)
+begin = Enter(zero) frame_name=loop
+late = Enter(total) frame_name=loop is_constant=true
+merge = Merge(begin, next)
+limit = Const(^merge) value=1.0
+less = Less(merge, limit)
+cond = LoopCond(less)
+switch = Switch(merge, cond)
+sum = AddV2(switch:1, late)
+next = NextIteration(sum)
+exit = Exit(switch)
+s = Sum(a, r, ^exit)
+y = Mul(h, s)
+"""
+
+
+def test_nothing_that_enters_a_loop_waits_for_what_leaves_it() -> None:
+    graph = graph_from_text(LOOP)
+    found = ordered(graph, "y").to_graph_def()
+    # The first node of the chain that the loop does not wait for.
+    assert [node.name for node in found.node if "^s" in node.input] == ["e"]
+    with tf.Graph().as_default():
+        (y,) = tf.import_graph_def(found, return_elements=["y:0"], name="")
+        with tf.compat.v1.Session(config=plain_session_config()) as session:
+            result = session.run(y, {"x:0": np.eye(64)})
+    np.testing.assert_array_equal(result, 64.0 * np.eye(64))
 
 
 def test_gradients_of_weights_are_not_left_for_the_end() -> None:
