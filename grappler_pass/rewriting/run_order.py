@@ -31,7 +31,7 @@ from grappler_pass.planning.live_set import Peak
 _SHARE = 0.01
 # What these hand out is there before the step, and after it.
 _STAYING = table.INPUT_OPS | table.CONSTANT_OPS | table.VARIABLE_OPS | table.READ_OPS
-# A step that waited for casts never ended after TensorFlow's optimizers had seen it.
+# Control edges never get a cast; and a wide & deep step then held 8 % more.
 _NOT_WAITED_FOR = table.RESULT_OPS | {"Cast"}
 
 

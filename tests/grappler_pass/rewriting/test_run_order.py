@@ -54,7 +54,7 @@ def ordered(graph: GraphDef, fetch: str) -> Graph:
         ("s = Exp(a); y = MatMul(d, s)", {}),
         # What is fetched is left for the end.
         ("z = Sum(a, r); y = Mul(d, d)", {}),
-        # TensorFlow's optimizers do not bear that casts are waited for.
+        # Casts are not waited for: what reads them may be.
         ("s = Cast(a) SrcT=float32 DstT=float64; t = Sum(s, r) T=float64; "
          "u = Cast(t) SrcT=float64 DstT=float32; y = Mul(d, u)", {"b": ["t"]}),
         # Updates stay where they are: a variable may be read before that.
