@@ -78,21 +78,18 @@ def recompute(draft: Draft) -> Draft:
     if any(node.op in table.REF_VARIABLE_OPS for node in view.nodes):
         # What they hold may change before it is read again.
         return draft
-    lighter = _recomputed(draft, view)
+    lighter, held = _recomputed(draft, view)
     if settings.opt_level != PRICED or not any(draft.low):
         return lighter
-    graphs = (draft.given, lighter.rewritten)
-    given, held = (
-        largest_live_set(draft.view_of(graph), draft.shapes) for graph in graphs
-    )
-    if held.size <= given.size:
+    if held <= largest_live_set(draft.view_of(draft.given), draft.shapes).size:
         return lighter
     # Of a small batch the 16-bit copies of weights may outweigh the rest.
     draft = withdrawn(draft, Cause.HOLDS_MORE)
-    return _recomputed(draft, draft.view_of(draft.given))
+    return _recomputed(draft, draft.view_of(draft.given))[0]
 
 
-def _recomputed(draft: Draft, view: Graph) -> Draft:
+def _recomputed(draft: Draft, view: Graph) -> tuple[Draft, int]:
+    """Return the draft that holds less, if one does, and the bytes of its peak."""
     before = peak_of(view, draft.shapes)
     ordered = with_early_readers(_without_masks(view), before).to_graph_def()
     search = _Search(draft, draft.view_of(ordered))
@@ -101,13 +98,14 @@ def _recomputed(draft: Draft, view: Graph) -> Draft:
     after = peak_of(draft.view_of(rewritten), draft.shapes)
     if after.live_set.size >= before.live_set.size:
         # It now holds most elsewhere, copies among it.
-        return draft
+        return draft, before.live_set.size
     plan = dataclasses.replace(
         draft.plan,
         seconds_after=draft.plan.seconds_after + seconds,
         recomputed=len(again),
     )
-    return dataclasses.replace(draft, rewritten=rewritten, plan=plan)
+    lighter = dataclasses.replace(draft, rewritten=rewritten, plan=plan)
+    return lighter, after.live_set.size
 
 
 def _without_masks(view: Graph) -> Graph:
