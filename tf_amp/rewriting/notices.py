@@ -456,15 +456,16 @@ def _why(plan: Plan, config: AmpConfig) -> str:
         return f"nothing in it may be in {plan.low_dtype}; {command('audit')} says why"
     if plan.host_bound:
         return plan.host_bound
-    if any(row.reason.cause is Cause.TRIAL for row in plan.decisions):
+    causes = {row.reason.cause for row in plan.decisions}
+    if Cause.TRIAL in causes:
         return (
             "its steps have run both ways, and 16 bits were not faster; "
             "with TF_AMP_TUNE=off predictions decide"
         )
-    if any(row.reason.cause is Cause.HOLDS_MORE for row in plan.decisions):
+    if Cause.HOLDS_MORE in causes:
         return Cause.HOLDS_MORE.value
     speed = _speed_in_16_bits(plan)
-    if _is_in_doubt(plan):
+    if Cause.DOUBT in causes:
         return (
             f"{plan.low_dtype} may not be faster here{speed}. Calls from the "
             f"{CALLS_IN_FLOAT32 + 1}st on run both ways, and the faster one stays; "
