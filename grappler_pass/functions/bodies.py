@@ -224,7 +224,7 @@ def _sites_in(
         arguments = node.inputs[call.first :]
         weight = body.weight * view.weight(node.index)
         if node.op in WHILE_OPS:
-            bound = min(_bounds(view, node, library), default=None)
+            bound = min(bounds(view, node, library), default=None)
             weight *= TRIP_COUNT_GUESS if bound is None else max(1.0, bound)
         known = tuple(
             Known(known_shape(body.shapes(), view, port), tuple(_contents(view, port)))
@@ -267,7 +267,7 @@ def _contents(view: Graph, port: Port) -> Iterator[tuple[int, Shape | None]]:
         yield attr["element_dtype"].type, shape
 
 
-def _bounds(view: Graph, loop: Node, library: Library) -> Iterator[float]:
+def bounds(view: Graph, loop: Node, library: Library) -> Iterator[float]:
     """Yield what the counters in a loop's condition are compared to, where known."""
     condition = library.get(loop.proto.attr["cond"].func.name)
     if condition is None:
@@ -282,7 +282,7 @@ def _bounds(view: Graph, loop: Node, library: Library) -> Iterator[float]:
             bound = view.source(argument, ("Identity",))
             if bound.op in WHILE_OPS and bound.index != loop.index:
                 # The loop of a gradient counts to what its forward loop has counted.
-                yield from _bounds(view, bound, library)
+                yield from bounds(view, bound, library)
                 continue
         yield from counts_in(bound.proto)
 

@@ -5,6 +5,11 @@ computes, so that it is the same in each process, and XLA finds it among what it
 
     step -> f -> g      tf_amp_5b1c -> tf_amp_5b1c_1 -> tf_amp_5b1c_2
 
+A function that XLA cannot take, since it reads a dataset say, may do little but call
+one that XLA takes. Then it is copied unchanged, but for the call.
+
+    step(data, v)    f(next(data), v)    f'(next(data), v)
+
 Left alone is what would do something else than before: draw other random numbers, or
 compute where an error is raised. So is what would be compiled at each call: XLA needs
 the sizes of all tensors, and a size that depends on a value is another one each time.
@@ -16,6 +21,7 @@ import functools
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
@@ -23,10 +29,12 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass._tensorflow_private import registered_kernels
-from grappler_pass.functions.conversion import rename_functions
-from grappler_pass.graph.op_table import COUNTING_OPS
+from grappler_pass.functions.bodies import bounds
+from grappler_pass.functions.conversion import graph_from_function, rename_functions
+from grappler_pass.graph.op_table import COUNTING_OPS, PLAIN_CALL_OPS, WHILE_OPS
 from grappler_pass.graph.op_traits import is_random
 from grappler_pass.graph.type_slots import op_def_of
+from grappler_pass.graph.view import Graph
 from grappler_pass.graph.walks import reached
 from grappler_pass.rewriting import clusters
 
@@ -65,7 +73,10 @@ def obstacle_in(functions: Sequence[FunctionDef], device_type: str) -> str:
       device_type: of the device that it runs on.
     """
     for number, arg in enumerate(functions[0].signature.input_arg):
-        if arg.type != types_pb2.DT_RESOURCE and not _is_fixed(functions[0], number):
+        if (
+            arg.type != types_pb2.DT_RESOURCE
+            and fixed_shape(functions[0], number) is None
+        ):
             return f"the shape of its argument {arg.name} varies"
     names = {function.signature.name for function in functions}
     for function in functions:
@@ -99,6 +110,73 @@ def compiled_copies(
     return copies
 
 
+class CompiledCall(NamedTuple):
+    """A function that calls what XLA compiles, and a function of that call alone.
+
+        step(data, v)    f'(next(data), v)      alone(x, v)    f'(x, v)
+
+    XLA finds what it has compiled by the name and the attributes of a call, which are
+    those of both. So one call of the second compiles for the first.
+    """
+
+    caller: FunctionDef
+    alone: FunctionDef
+
+
+def only_call(functions: Sequence[FunctionDef]) -> NodeDef | None:
+    """Return the one call of a function that does less itself than what it calls.
+
+    `functions`: it and those that it calls.
+    """
+    caller, *others = functions
+    sizes = {f.signature.name: len(f.node_def) for f in others}
+    calls = [node for node in caller.node_def if node.op in PLAIN_CALL_OPS]
+    names = [node.attr["f"].func.name for node in calls]
+    is_most = len(names) == 1 and sizes[names[0]] > len(caller.node_def)
+    return calls[0] if is_most else None
+
+
+def obstacle_of_zeros(functions: Sequence[FunctionDef]) -> str:
+    """Return why a function is not called with zeros: it might never end."""
+    library = {function.signature.name: function for function in functions}
+    for function in functions:
+        view = Graph(*graph_from_function(function, library))
+        for node in view.nodes:
+            if node.op in WHILE_OPS and not [*bounds(view, node, library)]:
+                return f"{node.name} ({node.op}) may go on as long as its values say"
+    return ""
+
+
+def argument_sources(call: NodeDef) -> list[str]:
+    """Return the nodes, or arguments, that the arguments of a call come from."""
+    return [_source(text) for text in call.input if text[0] != "^"]
+
+
+def calling_compiled(
+    caller: FunctionDef, call: NodeDef, copy: FunctionDef
+) -> CompiledCall:
+    """Return a copy of a function, one call of which is that of a compiled copy."""
+    compiled, name = NodeDef(), copy.signature.name
+    compiled.CopyFrom(call)
+    rename_functions(compiled, {call.attr["f"].func.name: name})
+    compiled.attr[_COMPILED].b = True
+    changed, alone = FunctionDef(), FunctionDef()
+    changed.CopyFrom(caller)
+    changed.signature.name = f"{caller.signature.name}__{name}"
+    for node in changed.node_def:
+        if node.name == call.name:
+            node.CopyFrom(compiled)
+    alone.signature.CopyFrom(copy.signature)
+    alone.signature.name = f"{changed.signature.name}_alone"
+    alone.signature.control_output[:] = [call.name]
+    alone.control_ret[call.name] = call.name
+    compiled.input[:] = [arg.name for arg in copy.signature.input_arg]
+    alone.node_def.append(compiled)
+    for number, arg in enumerate(copy.signature.output_arg):
+        alone.ret[arg.name] = f"{call.name}:output:{number}"
+    return CompiledCall(changed, alone)
+
+
 def _renamed(
     functions: Iterable[FunctionDef], names: dict[str, str]
 ) -> list[FunctionDef]:
@@ -113,11 +191,12 @@ def _renamed(
     return renamed
 
 
-def _is_fixed(function: FunctionDef, number: int) -> bool:
-    """Return whether an argument has one shape at each call."""
+def fixed_shape(function: FunctionDef, number: int) -> tf.TensorShape | None:
+    """Return the shape that an argument has at each call; None where that varies."""
     known = function.arg_attr[number].attr if number in function.arg_attr else {}
     shapes = known[_SHAPE_OF_ARGUMENT].list.shape if _SHAPE_OF_ARGUMENT in known else ()
-    return any(tf.TensorShape(shape).is_fully_defined() for shape in shapes)
+    fixed = (tf.TensorShape(shape) for shape in shapes)
+    return next((shape for shape in fixed if shape.is_fully_defined()), None)
 
 
 def _obstacle(node: NodeDef, known: Collection[str], device_type: str) -> str:

@@ -292,6 +292,28 @@ def on_copies(call_function: Callable[..., Any]) -> Callable[..., Any]:
     return call_on_copies
 
 
+def another_on_copies(
+    name: bytes, results: int, arguments: Callable[[Sequence[Any]], Sequence[Any]]
+) -> Callable[..., Any]:
+    """Return how `on_copies` calls another function than the one that is called.
+
+    Args:
+      name: of the other one.
+      results: how many it has.
+      arguments: of the other one, given those of the call.
+    """
+
+    def way(call_function: Callable[..., Any]) -> Callable[..., Any]:
+        call_on_copies = on_copies(call_function)
+
+        def call_another(context: Any, _: bytes, inputs: Any, *args: Any) -> Any:
+            return call_on_copies(context, name, arguments(inputs), results)
+
+        return call_another
+
+    return way
+
+
 @functools.cache
 def make_xla_ready() -> None:
     """Let TensorFlow say which ops XLA knows: not before it compiles something."""

@@ -19,7 +19,8 @@ low priority.
 
 A whole function is compiled by a thread that calls it on copies of its variables, with
 the arguments of one call, one at a time. Where memory does not hold the copies, a call
-of the program waits for XLA.
+of the program waits for XLA; not where the function only calls what XLA compiles: a
+call that fails may have taken a batch by then.
 
 What an earlier process has found faster is compiled at once, and called from when it is
 ready.
@@ -72,6 +73,8 @@ _COMPILE, _RUN = "/xla_compile:_XlaCompile", "/xla_run:_XlaRun"
 Report = Callable[["CompiledSteps", bool, Steps], None]
 # Makes a call, given its label; or has something else done with what is called.
 Call = Callable[..., Any]
+# What that is, given how TensorFlow calls functions.
+Way = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class CompiledSteps(StepComparison):
@@ -185,7 +188,7 @@ class WholeSteps(CompiledSteps):
         self,
         *args: Any,
         examine: Callable[[Sequence[Any]], float],
-        make: Callable[[], object],
+        make: Callable[[], Way],
         before: StepComparison | None,
         **kwargs: Any,
     ) -> None:
@@ -196,12 +199,15 @@ class WholeSteps(CompiledSteps):
           examine: returns, given the arguments of a call, the seconds that it is
             expected to take once it is compiled; raises `ValueError` with the reason
             where it is left alone.
-          make: makes the copy that XLA compiles.
+          make: makes the copy that XLA compiles, and returns how it is called so that
+            XLA compiles it and no variable of the program changes: `on_copies`, unless
+            the copy only calls what XLA compiles.
           before: the comparison, over by now, of what runs so far.
           **kwargs: as of `CompiledSteps`.
         """
         self.refusal, self.waits, self.is_refused = "", False, False
         self._examine, self._make, self.before = examine, make, before
+        self._way: Way = on_copies
         self._due: Callable[[Call], None] | None = None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -228,6 +234,11 @@ class WholeSteps(CompiledSteps):
             except Exception as error:
                 self._error = error
         return super()._timed(call, turn)
+
+    @property
+    def _is_all(self) -> bool:
+        """True if XLA compiles all that a call runs: nothing has run where it fails."""
+        return self._way is on_copies
 
     @property
     def _is_busy(self) -> bool:
@@ -268,10 +279,10 @@ class WholeSteps(CompiledSteps):
     def _compile(self, call: Call) -> None:
         """Have XLA compile."""
         begin = time.perf_counter()
-        self._make()
+        self._way = self._make()
         if not has_memory_for_copies():
-            raise MemoryError
-        call(self.label, on_copies)
+            raise MemoryError("memory does not hold its variables twice")
+        call(self.label, self._way)
         wait_for_devices()
         self.compile_seconds = time.perf_counter() - begin
 
@@ -280,8 +291,8 @@ class WholeSteps(CompiledSteps):
             # Copies of variables may have taken its memory.
             is_short = isinstance(error, tf.errors.ResourceExhaustedError)
             return is_short and self._is_busy
-        # What XLA refuses it refuses before anything runs.
-        is_new = not self._counts[label]
+        # What XLA refuses it refuses before anything of it runs.
+        is_new = not self._counts[label] and self._is_all
         refuses = is_new and isinstance(error, tf.errors.InvalidArgumentError)
         if refuses:
             self._note(error)
@@ -303,7 +314,8 @@ class WholeSteps(CompiledSteps):
             saved = taken - count * self._expected
             yield from self._meanwhile(worth and worth - saved, of_each=self._expected)
             error = yield from self._beside(self._compile)
-        if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
+        is_short = isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
+        if is_short and self._is_all:
             self.waits = True
             self.first_seconds = yield Turn(self.label)
             return True

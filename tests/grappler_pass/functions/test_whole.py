@@ -102,3 +102,59 @@ def test_an_argument_whose_shape_varies_is_an_obstacle() -> None:
     tf.function(lambda: tf.zeros([]), jit_compile=True)()
     definition = traced(scaled(2.0), tf.TensorSpec([None, 4], tf.float32))
     assert "shape of its argument x" in whole.obstacle_in([definition], "CPU")
+
+
+def test_a_call_is_compiled_within_a_function_and_alone() -> None:
+    v = tf.Variable(tf.ones([4]))
+    inner = tf.function(lambda x: v.assign_add(tf.tanh(x) * 2.0 + x) + 1.0)
+
+    def outer(batches: Iterator[tf.Tensor]) -> tf.Tensor:
+        return inner(next(batches))
+
+    batches = iter(tf.data.Dataset.from_tensors(tf.ones([4])))
+    concrete = tf.function(outer).get_concrete_function(batches)
+    definition, called = concrete.function_def, inner.get_concrete_function(X)
+    functions = [definition, called.function_def]
+    call = whole.only_call(functions)
+    assert call is not None and whole.only_call(functions[1:]) is None
+    assert len(whole.argument_sources(call)) == 2
+    copy = whole.compiled_copies(functions[1:])[0]
+    caller, alone = whole.calling_compiled(definition, call, copy)
+    of_caller, of_alone = whole.only_call([caller, copy]), alone.node_def[0]
+    assert of_caller is not None
+    assert of_caller.attr["f"].func.name == copy.signature.name
+    assert of_caller.attr["_XlaMustCompile"].b
+    assert of_caller.attr == of_alone.attr and of_caller.op == of_alone.op
+    assert caller.signature.input_arg == definition.signature.input_arg
+    assert alone.signature.input_arg == copy.signature.input_arg
+    assert len(caller.node_def) == len(definition.node_def)
+
+
+def test_a_function_that_does_more_than_it_calls_has_no_only_call() -> None:
+    inner = tf.function(scaled(2.0))
+    called = inner.get_concrete_function(X).function_def
+
+    def much(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(9):
+            x = tf.sin(x)
+        return inner(x)
+
+    for function in (much, lambda x: inner(inner(x)), lambda x: x):
+        assert whole.only_call([traced(function), called]) is None
+
+
+def test_only_loops_that_end_by_counting_are_called_with_zeros() -> None:
+    def looping(condition: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+        start = tf.constant(0)
+        return lambda x: tf.while_loop(
+            condition, lambda i, x: (i + 1, x * 0.5), (start, x)
+        )[1]
+
+    for condition, is_left_alone in (
+        (lambda i, x: i < 9, False),
+        (lambda i, x: x[0] > 0.1, True),
+    ):
+        concrete = tf.function(looping(condition)).get_concrete_function(X)
+        callees = [each.definition for each in concrete._inference_function._children]
+        found = [concrete.function_def, *callees]
+        assert bool(whole.obstacle_of_zeros(found)) == is_left_alone

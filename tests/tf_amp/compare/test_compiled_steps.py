@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 from tf_amp._tensorflow_private.functions import WHOLE, on_copies
+from tf_amp.compare import compiled_steps
 from tf_amp.compare.compiled_steps import WholeSteps
 
 
@@ -18,8 +20,8 @@ def steps_of(outcomes: list[tuple[bool, str]], **more: Any) -> WholeSteps:
     def report(steps: WholeSteps, is_faster: bool, measured: object) -> None:
         outcomes.append((is_faster, steps.refusal))
 
-    given = {"examine": lambda inputs: 0.0, "make": lambda: None, "before": None}
-    return WholeSteps("step", "", 40, report, is_known=True, **{**given, **more})
+    given = {"examine": lambda inputs: 0.0, "make": lambda: on_copies, "before": None}
+    return WholeSteps("step", "", 40, report, **{"is_known": True, **given, **more})
 
 
 def calling(compile: Callable[[], None], step: Callable[[], str]) -> Callable[..., Any]:
@@ -81,3 +83,50 @@ def test_what_has_been_faster_is_called_once_it_is_compiled() -> None:
     while not steps.is_over:
         assert steps.run(call) == "step"
     assert outcomes == [(True, "")] and steps.run(call) == WHOLE
+
+
+def another(call_function: Callable[..., Any]) -> Callable[..., None]:
+    """Call nothing: how what a function calls might be compiled."""
+    return lambda *args: None
+
+
+def test_a_call_that_may_have_taken_a_batch_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled_steps, "_REPAID", 0.0)
+    labels: list[str] = []
+
+    def call(label: str, way: Callable[..., Any] | None = None) -> str:
+        if way is not None:
+            way(None)(None, b"", ())
+            return ""
+        labels.append(label)
+        if label == WHOLE:
+            raise tf.errors.InvalidArgumentError(None, None, "of the program")
+        return "step"
+
+    steps = steps_of([], make=lambda: another, is_known=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of the program"):
+        while not steps.is_over:
+            steps.run(call)
+    assert labels[-1] == WHOLE
+    # Where all is compiled, nothing has run by then.
+    outcomes: list[tuple[bool, str]] = []
+    monkeypatch.setattr(compiled_steps, "on_copies", another)
+    steps = steps_of(outcomes, is_known=False, make=lambda: another)
+    while not steps.is_over:
+        assert steps.run(call) == "step"
+    assert outcomes == [(False, "of the program")]
+
+
+def test_what_only_calls_what_is_compiled_does_not_wait_for_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled_steps, "has_memory_for_copies", lambda: False)
+    outcomes: list[tuple[bool, str]] = []
+    steps = steps_of(outcomes, make=lambda: another)
+    call = calling(lambda: None, lambda: "step")
+    while not steps.is_over:
+        assert steps.run(call) == "step"
+    assert outcomes == [(False, "memory does not hold its variables twice")]
+    assert not steps.waits and not steps.is_refused
