@@ -83,6 +83,18 @@ def residual(blocks: int = 4) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(10)(x))
 
 
+def normalized() -> keras.Model:
+    """Return a network whose second normalization reads means near zero."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((8, 8, 3))
+    x = inputs
+    for name in ("first", "second"):
+        x = keras.layers.Conv2D(16, 3, use_bias=False, padding="same")(x)
+        x = keras.layers.BatchNormalization(name=name)(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(10)(x))
+
+
 def zero_gradients() -> keras.Model:
     """Return a network with biases that change nothing: of a normalization, of keys."""
     keras.utils.set_random_seed(1)

@@ -2,7 +2,8 @@
 
 A tensor holds if its error keeps to the tolerance, or to a few times that of two
 controls: float32 run once more, and float32 with its inputs and weights rounded to 16
-bits. What these move as far is ill-conditioned, whatever the precision.
+bits. What these move as far is ill-conditioned, whatever the precision. Nor is a plan
+blamed for what casts by hand, with nothing but products in 16 bits, move as far.
 
 A sum that is zero in theory, such as the gradient of a bias in front of a
 normalization, is what rounding leaves of it, in float32 too: its relative error says
@@ -39,6 +40,8 @@ CONTROL_FACTOR = 4.0
 # Of the 16-bit type's own rounding.
 _TOLERANCE_IN_EPSILONS = 8.0
 _EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+# The yardstick of the tests: so much farther off than by hand a result may be.
+_BY_HAND_FACTOR = 3.0
 # Of a tensor that rounded inputs move by so much of itself, float32 knows nothing.
 _UNKNOWN = 0.5
 
@@ -92,6 +95,7 @@ class Judgement(enum.Enum):
     NOTHING = "nothing to judge"
     HOLDS = "within tolerance"
     NOISY = "as far off in float32"
+    BY_HAND = "as far off by hand"
     BEYOND = "beyond tolerance"
     NOT_FINITE = "not finite"
 
@@ -126,6 +130,8 @@ class TensorCheck:
       noise: difference in a second run of float32.
       rounded: difference in float32 with inputs and weights rounded to 16 bits; None
         where that was not run.
+      by_hand: difference with nothing but products in 16 bits; None where all holds
+        without that.
       non_finite: elements that are not finite in float32 either.
       scale: root of the mean square in float32.
     """
@@ -137,6 +143,7 @@ class TensorCheck:
     mixed: Difference
     noise: Difference = dataclasses.field(default_factory=Difference)
     rounded: Difference | None = None
+    by_hand: Difference | None = None
     non_finite: int = 0
     scale: float = 0.0
 
@@ -197,7 +204,21 @@ class Verification(Display, Stored):
         floor = default_tolerance(self.low_dtype) / CONTROL_FACTOR
         moved = rounded.relative if rounded.relative > floor else 0.0
         most = CONTROL_FACTOR * max(noise.relative, moved)
-        return Judgement.NOISY if check.mixed.relative <= most else Judgement.BEYOND
+        if check.mixed.relative <= most:
+            return Judgement.NOISY
+        return Judgement.BY_HAND if self._is_so_by_hand(check) else Judgement.BEYOND
+
+    def _is_so_by_hand(self, check: TensorCheck) -> bool:
+        """Tell whether casts by hand move a tensor as far.
+
+        They excuse gradients and updates, which bear noise. They excuse no result that
+        the graph returns, nothing that becomes zero (its cosine is 0), and no error
+        that a strict tolerance alone forbids.
+        """
+        by_hand, error = check.by_hand or Difference(), check.mixed.relative
+        is_noise = check.kind != OUTPUT and check.mixed.cosine != 0.0
+        is_noise &= error > default_tolerance(self.low_dtype) and not by_hand.non_finite
+        return is_noise and error <= _BY_HAND_FACTOR * by_hand.relative
 
     def _is_next_to_nothing(self, check: TensorCheck) -> bool:
         """Tell whether a tensor and its error are rounding beside its neighbors.
@@ -257,8 +278,11 @@ class Verification(Display, Stored):
             text = (
                 f"{count} beyond the tolerance of {self.tolerance:.2g}; {worst.kind} "
                 f"{worst.name!r} is off by {worst.mixed.relative:.2g}, where the "
-                f"controls move it by {control:.2g}."
+                f"controls move it by {control:.2g}"
             )
+            if worst.by_hand is not None:
+                text += f", and casts by hand by {worst.by_hand.relative:.2g}"
+            text += "."
         if self.culprits:
             what = counted(len(self.culprits), "operation")
             text += f" It holds with {what} in float32 (found in {self.tries} tries):"
@@ -325,8 +349,9 @@ def _good(verification: Verification) -> str:
     for check in verification.checks:
         groups[verification.verdict_on(check)].append(check)
     noisy, nothing = groups[Judgement.NOISY], groups[Judgement.NOTHING]
-    holding = groups[Judgement.HOLDS]
-    judged, tolerance = len(noisy) + len(holding), verification.tolerance
+    holding, by_hand = groups[Judgement.HOLDS], groups[Judgement.BY_HAND]
+    judged = len(noisy) + len(holding) + len(by_hand)
+    tolerance = verification.tolerance
     text = (
         f"The numbers hold as far as float32's own do: {len(noisy)} of {judged} "
         f"tensors are beyond the tolerance of {tolerance:.2g}, but float32 moves them "
@@ -334,11 +359,23 @@ def _good(verification: Verification) -> str:
         f"{verification.low_dtype}, or when it is run again. The computation is "
         "ill-conditioned for these inputs."
     )
-    if not noisy:
+    if by_hand and not noisy:
+        text = (
+            f"The numbers hold as far as by hand: {len(by_hand)} of {judged} tensors "
+            f"are beyond the tolerance of {tolerance:.2g}."
+        )
+    elif not noisy:
         worst = max((c.mixed.relative for c in holding), default=0.0)
         text = (
             f"The numbers hold: {judged} of {judged} tensors within the tolerance of "
             f"{tolerance:.2g}, the worst relative error is {worst:.2g}."
+        )
+    if by_hand:
+        off = max(by_hand, key=lambda c: c.mixed.relative)
+        moved = (off.by_hand or Difference()).relative
+        text += (
+            f" {off.kind.capitalize()} {off.name!r} is off by "
+            f"{off.mixed.relative:.2g}. Casts by hand move it as far: {moved:.2g}."
         )
     if nothing:
         what = counted(len(nothing), "tensor is", "tensors are")

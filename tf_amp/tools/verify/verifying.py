@@ -1,5 +1,6 @@
 """Run a graph in float32 and rewritten, on the same values, beside two controls.
 
+Where it does not hold, it runs once more as with casts by hand.
 Where it does not hold, the operations that must be float32 are searched for. Suspects
 are what the plan moved to 16 bits, in the order of execution. Each try is the same plan
 without some of them, carried out once and run once.
@@ -27,6 +28,7 @@ from grappler_pass.eligibility.exclusions import (
     without_call_scopes,
 )
 from grappler_pass.functions import conversion
+from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.view import Graph, Node
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import LowDtype, OptLevel, checked_settings
@@ -224,8 +226,7 @@ def verified(
     names = [node.name for node in nodes]
     excluded, plan = case.settings.exclude, rewrite.plan
     of_ops = [p for p in excluded if p not in parts and not is_of_layer(p)]
-    verification = compared(
-        rewrite,
+    known: dict[str, Any] = dict(
         plan=plan.verdict().removeprefix(f"{plan.graph}: ") if plan else "",
         low_operations=len(_low_nodes(plan)),
         is_changed=rewrite.changed,
@@ -234,7 +235,17 @@ def verified(
         unmatched=unmatched(of_ops, names),
         fused=sum(FUSED in node.attr for node in nodes),
     )
-    if not bisect or verification.ok or plan is None:
+    verification = compared(rewrite, **known)
+    if verification.ok or plan is None:
+        return verification
+    lists = case.settings.lists
+    others = [n.name for n in nodes if lists.place_of(n).list_name != ALLOW]
+    by_hand = _rewritten(case, others, opt_level=_LEVEL)
+    controls = dataclasses.replace(
+        controls, by_hand=run(case, by_hand.graph_def, values)
+    )
+    verification = compared(rewrite, **known)
+    if not bisect or verification.ok:
         return verification
     return _with_culprits(verification, case, plan, compared)
 
@@ -304,12 +315,14 @@ class Controls:
       noise: on these once more.
       rounded: with inputs and weights rounded to 16 bits.
       low_dtype: to which they are.
+      by_hand: with nothing but products in 16 bits; None: that was not run.
     """
 
     float32: Mapping[str, Array]
     noise: Mapping[str, Array]
     rounded: Mapping[str, Array]
     low_dtype: str
+    by_hand: Mapping[str, Array] | None = None
 
     def verification_of(
         self,
@@ -324,6 +337,8 @@ class Controls:
         relative errors; None: 8 roundings of the type. What else is known is passed on.
         """
         runs = {"mixed": mixed, "noise": self.noise, "rounded": self.rounded}
+        if self.by_hand is not None:
+            runs["by_hand"] = self.by_hand
         checks = []
         for name, value in self.float32.items():
             if not all(name in other for other in runs.values()):

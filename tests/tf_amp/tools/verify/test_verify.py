@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tf_amp
 from tests import onednn, planted
-from tf_amp.tools.verify.cases import _trained
+from tf_amp.tools.verify.cases import UPDATE, _trained
 from tf_amp.tools.verify.verification import (
     GRADIENT,
     OUTPUT,
@@ -103,6 +103,59 @@ def test_an_ill_conditioned_model_is_not_blamed_on_the_plan():
     assert found.ok
     assert found.verdict.startswith("The numbers hold as far as float32's own do")
     assert "merely rounded to bfloat16" in found.verdict
+
+
+def test_what_casts_by_hand_move_as_far_is_not_blamed_on_the_plan():
+    results = tf.random.stateless_normal((8, 10), (1, 2))
+    step = planted.training_step(planted.normalized())
+    found = _verify(step, planted.images(), results, dtype="bfloat16", bisect=True)
+    by_hand = [c for c in found.checks if found.verdict_on(c) is Judgement.BY_HAND]
+    assert any(c.name.endswith("first/beta") for c in by_hand)
+    assert all(c.rounded.relative < c.mixed.relative / 4.0 for c in by_hand)
+    assert found.ok and found.culprits is None
+    assert found.verdict.startswith("The numbers hold as far as by hand: ")
+    assert "Casts by hand move it as far: " in found.verdict
+
+
+def test_a_product_that_cancels_is_a_culprit_though_casts_by_hand_lose_it_too():
+    kernel = tf.constant([[1.0], [-1.0]] * (planted.WIDTH // 2))
+
+    @tf.function
+    def cancelled(x):
+        return tf.matmul(x + 1000.0, kernel, name="cancels")
+
+    found = _verify(cancelled, planted.rows(), dtype="bfloat16", bisect=True)
+    (check,) = found.failing
+    assert check.by_hand.relative > 0.5
+    assert [c.op for c in found.culprits] == ["MatMul"]
+    assert f" and casts by hand by {check.by_hand.relative:.2g}." in found.verdict
+
+
+def _off(relative, **rest):
+    return Difference(**{"largest": 1.0, "relative": relative, "cosine": 0.5, **rest})
+
+
+@pytest.mark.parametrize(
+    ("kind", "mixed", "by_hand", "tolerance", "verdict"),
+    [
+        (GRADIENT, _off(2.0), _off(0.7), 2.0**-5, Judgement.BY_HAND),
+        (UPDATE, _off(2.0), _off(0.7), 2.0**-5, Judgement.BY_HAND),
+        (GRADIENT, _off(2.2), _off(0.7), 2.0**-5, Judgement.BEYOND),
+        (GRADIENT, _off(2.0), _off(0.7, non_finite=1), 2.0**-5, Judgement.BEYOND),
+        # What the graph returns.
+        (OUTPUT, _off(0.1), _off(0.1), 2.0**-5, Judgement.BEYOND),
+        # It becomes zero.
+        (GRADIENT, _off(1.0, cosine=0.0), _off(1.0), 2.0**-5, Judgement.BEYOND),
+        # A strict tolerance is kept to.
+        (GRADIENT, _off(0.02), _off(0.02), 0.01, Judgement.BEYOND),
+    ],
+)
+def test_casts_by_hand_excuse_what_they_move_as_far(
+    kind, mixed, by_hand, tolerance, verdict
+):
+    check = TensorCheck("y", kind, "float32", (4,), mixed, by_hand=by_hand, scale=1.0)
+    found = Verification("", (check,), "bfloat16", tolerance)
+    assert found.verdict_on(check) is verdict
 
 
 def test_of_a_gradient_that_is_zero_in_theory_there_is_nothing_to_judge():
