@@ -230,6 +230,8 @@ CLUSTERED = "clusters"
 WHOLE = "whole"
 _PREFIX = "tf_amp_"
 _STEP_OF_KERAS = "one_step_on_data"
+# TensorFlow's executor that starts no other thread for an op.
+_ON_CALLING_THREAD = "SINGLE_THREADED_EXECUTOR"
 
 
 def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
@@ -297,6 +299,8 @@ def another_on_copies(
 ) -> Callable[..., Any]:
     """Return how `on_copies` calls another function than the one that is called.
 
+    It runs on the thread that calls it, and so does XLA.
+
     Args:
       name: of the other one.
       results: how many it has.
@@ -307,7 +311,14 @@ def another_on_copies(
         call_on_copies = on_copies(call_function)
 
         def call_another(context: Any, _: bytes, inputs: Any, *args: Any) -> Any:
-            return call_on_copies(context, name, arguments(inputs), results)
+            given = context.function_call_options
+            context.function_call_options = _options(
+                given.config_proto_serialized, executor_type=_ON_CALLING_THREAD
+            )
+            try:
+                return call_on_copies(context, name, arguments(inputs), results)
+            finally:
+                context.function_call_options = given
 
         return call_another
 
@@ -316,7 +327,7 @@ def another_on_copies(
 
 @functools.cache
 def make_xla_ready() -> None:
-    """Let TensorFlow say which ops XLA knows: not before it compiles something."""
+    """Start XLA, and let TensorFlow say which ops it knows: not before it compiles."""
     import tensorflow as tf
 
     with tf.init_scope():
@@ -378,8 +389,15 @@ def _labelled(config: bytes, label: str) -> Any:
     if label == CLUSTERED:
         level = config_pb2.OptimizerOptions.ON_1
         labelled.graph_options.optimizer_options.global_jit_level = level
+    return _options(labelled.SerializeToString(deterministic=True))
+
+
+def _options(config: bytes, **more: str) -> Any:
+    """Return options of calls with a serialized ConfigProto."""
+    from tensorflow.core.protobuf import config_pb2
+
     options = importlib.import_module(_CONTEXT).FunctionCallOptions
-    return options(config_proto=labelled)
+    return options(config_proto=config_pb2.ConfigProto.FromString(config), **more)
 
 
 @unless_gone("in_save_context", "functions that scale losses cannot be exported", False)

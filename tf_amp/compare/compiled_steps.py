@@ -43,9 +43,10 @@ from tf_amp._tensorflow_private.functions import (
     WHOLE,
     elsewhere,
     is_of_cluster,
+    make_xla_ready,
     on_copies,
 )
-from tf_amp.compare.background import give_way, new_compilers_give_way
+from tf_amp.compare.background import become_compiler, new_compilers_give_way
 from tf_amp.compare.own_steps import (
     OWN_FAULTS,
     StepComparison,
@@ -248,17 +249,17 @@ class WholeSteps(CompiledSteps):
         """Begin something on a thread of its own, which may call as this one would."""
 
         def run() -> None:
-            give_way(threading.get_native_id())
-            with _one_at_a_time:
-                try:
+            try:
+                become_compiler(make_xla_ready)
+                with _one_at_a_time:
                     try:
                         there(work)
                     except _OF_BROKEN_FILES:
                         if not empty_xla_cache():
                             raise
                         there(work)
-                except Exception as error:
-                    self._error = error
+            except Exception as error:
+                self._error = error
 
         there = elsewhere(eager_context(), call)
         thread = threading.Thread(target=run, name="tf_amp_xla", daemon=True)

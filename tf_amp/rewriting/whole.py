@@ -106,7 +106,6 @@ class WholeFunction:
     def _check(self) -> None:
         if self._site.name.startswith(_OF_TAPES):
             raise ValueError("a tape outside of it needs what it computes in between")
-        functions.make_xla_ready()
         definitions = self._definitions()
         why = whole.obstacle_in(_needed(definitions), self._device_type)
         if why and (call := whole.only_call(definitions)) is not None:
