@@ -41,6 +41,7 @@ def worker_lines(
         [sys.executable, "-m", f"benchmarks.{module}", *arguments],
         cwd=ROOT,
         env=environment or worker_environment(),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )

@@ -353,24 +353,24 @@ def test_gradients_are_held_against_the_better_peer_and_against_rounding_once():
 @pytest.mark.long
 def test_memory_is_held_against_the_policy_and_tensors_keep_to_a_limit(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(folder_that_hides()))
-    figures = {
-        ("bert", name): [memory.Figures(allocated, 10**9, seconds)]
-        for name, allocated, seconds in (
-            ("keras", 100, 1.0),
-            ("untuned", 120, 2.0),
-            ("save", 60, 2.1),
+    there = memory.Figures(1, 1, 0.5)
+    rows = {
+        ("bert", name): memory.Row(
+            memory.Figures(10, allocated, 1.0), 1500, batch, there, seconds
+        )
+        for name, allocated, batch, seconds in (
+            ("float32", 130, 8, ()),
+            ("keras", 100, 8, ()),
+            ("builtin", 100, 10, ()),
+            ("untuned", 120, 9, (2.0, 2.0, 2.0)),
+            ("save", 60, 11, (2.1, 2.0, 2.2)),
         )
     }
-    there = memory.Figures(1, 1, 0.5)
-    batches = {("bert", name): (8, there) for name in ("float32", "keras")}
-    batches |= {("bert", name): (9, there) for name in ("untuned", "save")}
-    text = memory.markdown(figures, batches, 1500)
-    assert (
-        "| BERT-like encoder | tf-amp | 0 | 1.20 | 1000 | 1.00 | 9 | 1.12 | 18 |"
-        in text
-    )
+    text = memory.markdown(rows)
+    assert "| BERT-like encoder | tf-amp | 0 | 1.20 | 1500 | 9 | 1.12 | 18 |" in text
     assert "- BERT-like encoder: more than 1.05 times" in text
-    assert "tensors take 0.50 times as much, and a step 1.05 times as long." in text
+    assert "take 0.50 times as much as by default, and a step 1.05 times as" in text
+    assert "(1.00 to 1.10). The largest batch is 11, that of the best peer 10" in text
     assert memory._run("tiny_mlp", "float32", 32, None).allocated > 0
     assert memory._run("tiny_mlp", "float32", 2 * 10**5, 50) is None
 

@@ -52,7 +52,10 @@ class Largest:
 
 
 def largest_batch(
-    taken: Callable[[int], int | None], limit: int, first: int, known: int | None = None
+    taken: Callable[[int], int | None],
+    limit: int,
+    first: int,
+    known: Mapping[int, int] | None = None,
 ) -> int:
     """Return the largest batch that fits, within a share of it; 0 if none does.
 
@@ -61,10 +64,10 @@ def largest_batch(
     Args:
       taken: returns the bytes that a batch takes; None if it has no room.
       limit: bytes that there are.
-      first: the batch that is tried first.
-      known: bytes that it takes, if that is known.
+      first: the batch that is tried first, where nothing is known.
+      known: bytes that batches take, as far as that is known; 0 is one of them.
     """
-    sizes = {0: 0} if known is None else {0: 0, first: known}
+    sizes = {0: 0} if known is None else dict(known)
     fits, fails, width = 0, None, NEAR
     batch = first if known is None else _expected(sizes, limit)
     while fails is None or fails - fits > max(1, NEAR * fits):

@@ -25,7 +25,7 @@ def test_the_largest_batch_is_found_within_a_twentieth(
         size = 200 * MEBI + batch * MEBI if is_told else 0
         return size if batch <= most else None
 
-    found = largest_batch(taken, (200 + most) * MEBI, 8, known * MEBI)
+    found = largest_batch(taken, (200 + most) * MEBI, 8, {0: 0, 8: known * MEBI})
     assert 0.95 * most - 1 <= found <= most
     assert len(tried) < 20
     assert largest_batch(lambda _: None, MEBI, 8) == 0
