@@ -34,7 +34,8 @@ FUSED = "_tf_amp_fused"
 WATCH = "_tf_amp_watch"
 # On what prints a line of ours.
 NOTICE = "_tf_amp_notice"
-# On every node that the pass has made or retyped: such a graph is not rewritten again.
+# On every node that the pass has made or retyped, or has wait for or read another one
+# to hold less: such a graph is not rewritten again.
 REWRITTEN = "_tf_amp_rewritten"
 
 # The name scope in which it is found out whether gradients are finite, and the state of

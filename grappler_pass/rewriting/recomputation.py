@@ -35,7 +35,7 @@ from copy import deepcopy
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
-from grappler_pass.annotations import mark
+from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
 from grappler_pass.costs.op_classes import ELEMENTWISE, MOVEMENT, SOFTMAX
 from grappler_pass.graph import op_table as table
@@ -45,7 +45,12 @@ from grappler_pass.graph.view import Graph, Node, Port, Reader
 from grappler_pass.planning.cut import FLOAT32_SIDE, CastTerm, Problem, minimum_cut
 from grappler_pass.planning.decisions import withdrawn
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
-from grappler_pass.planning.live_set import is_relu_mask, largest_live_set, peak_of
+from grappler_pass.planning.live_set import (
+    Peak,
+    is_relu_mask,
+    largest_live_set,
+    peak_of,
+)
 from grappler_pass.planning.memory_price import SHARE, lightest, weighted
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import NODE_SECONDS
@@ -96,7 +101,7 @@ def _recomputed(draft: Draft, view: Graph) -> tuple[Draft, int]:
     again, seconds = search.again()
     rewritten = search.written(again)
     after = peak_of(draft.view_of(rewritten), draft.shapes)
-    if after.live_set.size >= before.live_set.size:
+    if not _holds_less(after, before):
         # It now holds most elsewhere, copies among it.
         return draft, before.live_set.size
     plan = dataclasses.replace(
@@ -106,6 +111,10 @@ def _recomputed(draft: Draft, view: Graph) -> tuple[Draft, int]:
     )
     lighter = dataclasses.replace(draft, rewritten=rewritten, plan=plan)
     return lighter, after.live_set.size
+
+
+def _holds_less(one: Peak, other: Peak) -> bool:
+    return one.live_set.size < other.live_set.size
 
 
 def _without_masks(view: Graph) -> Graph:
@@ -118,6 +127,7 @@ def _without_masks(view: Graph) -> Graph:
         if is_relu_mask(view.nodes[mask.node], mask):
             vector = view.text(node.inputs[_SAVED_MEAN])
             graph.read(Reader(node.index, _RESERVED), vector)
+            graph.edit(node.name).attr[REWRITTEN].b = True
     return graph
 
 

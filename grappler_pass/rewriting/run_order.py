@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grappler_pass.annotations import REWRITTEN
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_traits import has_effects
 from grappler_pass.graph.view import Graph, Port
@@ -63,7 +64,9 @@ def with_early_readers(view: Graph, peak: Peak) -> Graph:
     """
     graph = view.copy()
     for before, after in _Order(view, peak).edges():
-        graph.wait(view.nodes[after].name, [f"^{view.nodes[before].name}"])
+        name = view.nodes[after].name
+        graph.wait(name, [f"^{view.nodes[before].name}"])
+        graph.edit(name).attr[REWRITTEN].b = True
     return graph
 
 
