@@ -52,6 +52,7 @@ class Outcome:
       rewritten: how many of the rewritings changed the graph.
       chaotic: whether results could not be compared, only soundness.
       rules: how often each fusion was applied.
+      again: how many operations run again to hold less.
     """
 
     seed: int
@@ -59,21 +60,29 @@ class Outcome:
     rewritten: int
     chaotic: bool
     rules: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    again: int = 0
 
 
-def _settings(seed: int, low_dtype: str, level: str) -> Settings:
-    """Return settings under which whatever can be done is done."""
-    keeps = kept_kernels.are_at_hand()
-    return settings_of(low_dtype, level, seed=seed, margin=-1e9, keeps_weights=keeps)
-
-
-def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
+def check_seed(
+    seed: int, low_dtypes: tuple[str, ...] = (), *, saves_memory: bool = False
+) -> Outcome:
     """Build, capture, rewrite at every level, run, compare.
 
     Args:
       seed: of the program and of the arbitrary prices at O1.
       low_dtypes: all to check; one of them, in turn, when empty.
+      saves_memory: whether a step may take longer to hold less.
     """
+    # Whatever can be done is done.
+    settings_for = functools.partial(
+        settings_of,
+        seed=seed,
+        margin=-1e9,
+        keeps_weights=kept_kernels.are_at_hand(),
+        saves_memory=saves_memory,
+        # What is only said takes a tenth of the time.
+        predicts_memory=seed % PLUGIN_EVERY == 0,
+    )
     program = random_graph(seed, RULES)
     try:
         baseline = Baseline.from_program(program)
@@ -82,12 +91,12 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
             raise
         return Outcome(seed, (), 0, chaotic=True)
     failures = _check_tracing(program, seed) if is_of_keras(seed) else []
-    rewritten, chaotic = 0, False
+    rewritten, again, chaotic = 0, 0, False
     rules = Counter(_traced_rules(program))
     seen: set[bytes] = set()
     for low_dtype in low_dtypes or (LOW_DTYPES[seed % 2],):
         for level in LEVELS:
-            settings = _settings(seed, low_dtype, level)
+            settings = settings_for(low_dtype, level)
             try:
                 rewrite = baseline.rewrite(settings)
                 text = rewrite.graph_def.SerializeToString(deterministic=True)
@@ -95,6 +104,7 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
                     continue
                 seen.add(text)
                 rewritten += 1
+                again += rewrite.plan.recomputed
                 rules.update(each.rule for each in rewrite.plan.fusions)
                 comparison = baseline.compare(rewrite.graph_def, low_dtype)
                 if not comparison.ok:
@@ -108,8 +118,11 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
                     continue
                 failures.append(f"{low_dtype} {level}: {_one_line(error)}")
         if seed % PLUGIN_EVERY == 0:
-            failures.extend(_check_plugin(baseline, low_dtype, seed))
-    return Outcome(seed, tuple(failures), rewritten, chaotic, dict(rules))
+            settings = settings_for(
+                low_dtype, LEVELS[seed // PLUGIN_EVERY % len(LEVELS)]
+            )
+            failures.extend(_check_plugin(baseline, settings))
+    return Outcome(seed, tuple(failures), rewritten, chaotic, dict(rules), again)
 
 
 def _traced_rules(program: Program) -> Iterator[str]:
@@ -193,10 +206,9 @@ def _in_both_types(
     return compared, plans
 
 
-def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:
+def _check_plugin(baseline: Baseline, settings: Settings) -> list[str]:
     """Run the program in a Session that optimizes, with the pass in it."""
-    level = LEVELS[seed // PLUGIN_EVERY % len(LEVELS)]
-    settings = _settings(seed, low_dtype, level)
+    low_dtype, level = settings.low_dtype, settings.opt_level
 
     def run_after(program: Program) -> Results:
         given = dataclasses.replace(program, graph_def=baseline.original)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.saving import saving_by
 from tests.scaling import figures, scaled_by
 from tests.skip_oracle import INITIAL, INTERVAL, Model, Scale, Step, outcomes
 from tests.skip_plans import plan_of
@@ -54,17 +55,21 @@ def prepare() -> None:
     tf.config.set_logical_device_configuration(cpu, two)
 
 
-def check(recipe: Recipe, loss_scale: LossScale | None = None) -> Outcome:
+def check(
+    recipe: Recipe, loss_scale: LossScale | None = None, *, saves_memory: bool = False
+) -> Outcome:
     """Train for all steps; return the first that leaves what it should not.
 
     Args:
       recipe: of the program.
       loss_scale: if not the one that the oracle knows.
+      saves_memory: whether graphs are rewritten to hold less, in float32.
     """
     outcome, plan = Outcome(), plan_of(recipe)
     if loss_scale is None:
         loss_scale = DynamicLossScale(initial=INITIAL, growth_interval=INTERVAL)
-    with scaled_by(loss_scale), np.errstate(all="ignore"):
+    scaled = saving_by if saves_memory else scaled_by
+    with scaled(loss_scale), np.errstate(all="ignore"):
         program = Program(recipe)
         before, scale, noted = program.state(), Scale(), []
         for number, plants in enumerate(recipe.plants):

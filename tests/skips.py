@@ -10,20 +10,41 @@ Exit code 0 when the rule holds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from tests import skip_recipes
+from tests import saving, skip_recipes
 from tests.campaign import Command
 from tests.recipes import drawn_from, smallest_of
-from tests.skip_check import check, prepare
+from tests.skip_check import Outcome, check, prepare
 from tests.skip_recipes import Recipe, recipes
 
 # Of a seed's last digit in this number system.
 _REPLICAS = (0, 0, 0, 2, 0, 0, 0, 1)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    words = saving.words_of(arguments)
+    checked = functools.partial(check, saves_memory=bool(words))
+    try_recipe = functools.partial(_try_recipe, checked)
+    command = Command(
+        "tests.skips",
+        __doc__ or "",
+        functools.partial(_check, checked),
+        lambda seed: try_recipe(repr(recipe_of(seed))),
+        _summary,
+        1200,
+        try_recipe,
+        own_options=(saving.OPTION,),
+        passed=words,
+    )
+    return command.run(arguments)
 
 
 def recipe_of(seed: int) -> Recipe:
@@ -35,7 +56,7 @@ def _strategy(seed: int) -> SearchStrategy[Recipe]:
     return recipes(_REPLICAS[seed % len(_REPLICAS)])
 
 
-def _check(seed: int) -> dict[str, Any]:
+def _check(check: Callable[[Recipe], Outcome], seed: int) -> dict[str, Any]:
     prepare()
     outcome = dataclasses.asdict(check(recipe_of(seed)))
     failure = outcome.pop("failure")
@@ -55,7 +76,7 @@ def _kind(failure: str) -> str:
     return " ".join(word for word in words[:12] if word.isalpha())
 
 
-def _try_recipe(text: str) -> bool:
+def _try_recipe(check: Callable[[Recipe], Outcome], text: str) -> bool:
     """Check one recipe and show what comes of it."""
     prepare()
     recipe = eval(text, vars(skip_recipes))
@@ -73,15 +94,5 @@ def _summary(totals: Counter[str]) -> str:
     )
 
 
-COMMAND = Command(
-    "tests.skips",
-    __doc__,
-    _check,
-    lambda seed: _try_recipe(repr(recipe_of(seed))),
-    _summary,
-    1200,
-    _try_recipe,
-)
-
 if __name__ == "__main__":
-    sys.exit(COMMAND.run())
+    sys.exit(main())

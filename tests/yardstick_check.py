@@ -88,11 +88,12 @@ _CLEAR = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class PlanKind:
-    """How a plan is made: level, 16-bit type, and whose prices."""
+    """How a plan is made: level, 16-bit type, whose prices, and for how much memory."""
 
     level: str
     low_dtype: str
     prices: str = "arbitrary"
+    saves_memory: bool = False
 
     def __str__(self) -> str:
         """Name it in a line."""
@@ -108,6 +109,7 @@ class PlanKind:
             margin=-1e9,
             fusions=RULES,
             home=Home("CPU"),
+            saves_memory=self.saves_memory,
         )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.fusions import RULES
-from tests import onednn
+from tests import onednn, saving
 from tests.equivalence import Baseline
 from tests.forking import run_forked
 from tests.fuzz_check import check_seed
@@ -79,6 +79,13 @@ def test_random_programs_of_keras_reach_each_rewrite_beside_types() -> None:
     given = "".join(f"{name} = {value!r}\n" for name, value in known.items())
     # A process in which a test has trained keeps no weights.
     assert run_forked(given + REACHING).lines() == ["[]"]
+
+
+def test_a_random_program_that_holds_less_agrees_and_is_not_rewritten_again() -> None:
+    # At one level, all that changes is what waits for what.
+    with saving.share_of(2):
+        outcome = check_seed(588, saves_memory=True)
+    assert outcome.failures == () and outcome.again > 0
 
 
 def test_a_random_recurrence_agrees_with_its_products_in_front_of_it() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -252,6 +255,49 @@ def test_a_loop_with_its_gradient_stays_the_same() -> None:
     finally:
         tf_amp.disable()
     np.testing.assert_array_equal(saving, plain)
+
+
+def trained(folder: pathlib.Path, steps: int, memory: str) -> list[np.ndarray]:
+    """Go on from the checkpoint in a folder, leave one, and return the weights."""
+    weights = [tf.Variable(tf.eye(1024) / 2.0) for _ in range(3)]
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(weights)
+    checkpoint = tf.train.Checkpoint(weights=weights, optimizer=optimizer)
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            h = x
+            for weight in weights:
+                h = tf.square(tf.nn.relu(h @ weight))
+            loss = tf.reduce_mean(h)
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    x = tf.random.stateless_normal([2048, 1024], (1, 2))
+    tf_amp.enable(memory=memory, device_profile="cpu-generic", fuse="off", strict=True)
+    try:
+        checkpoint.restore(manager.latest_checkpoint)
+        graphs = executed_graphs(lambda: step(x))
+        for _ in range(steps - 1):
+            step(x)
+        manager.save()
+    finally:
+        tf_amp.disable()
+    assert any(map(again_in, graphs)) == (memory == "save")
+    return [weight.numpy() for weight in (*weights, *optimizer.variables)]
+
+
+def test_a_training_goes_on_where_it_was_saved_with_either_setting(
+    tmp_path: pathlib.Path,
+) -> None:
+    folders = [tmp_path / name for name in ("whole", "saving", "fast")]
+    expected = trained(folders[0], 4, "speed")
+    trained(folders[1], 2, "save")
+    trained(folders[2], 2, "speed")
+    for found in (trained(folders[1], 2, "speed"), trained(folders[2], 2, "save")):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 SWEEP = """
