@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class AmpError(Exception):
     """Anything that tf-amp raises on purpose.
@@ -32,3 +35,9 @@ class StageError(AmpError, RuntimeError):
         """Name the stage and quote the cause."""
         super().__init__(f"stage {stage!r}: {type(cause).__name__}: {cause}")
         self.stage = stage
+
+
+def guess(word: str, words: Iterable[str], most: int = 1) -> str:
+    """Return "; did you mean NAME?" with the nearest words, "" where none is near."""
+    near = difflib.get_close_matches(word, [*words], n=most)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -10,13 +10,14 @@ import difflib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 
 from grappler_pass.errors import AmpError as AmpError
 from grappler_pass.errors import MissingExtraError as MissingExtraError
 from grappler_pass.errors import ShimError as ShimError
 from grappler_pass.errors import StageError as StageError
+from grappler_pass.errors import guess as guess
 
 # The exit code of what is refused.
 REFUSED = 2
@@ -83,12 +84,6 @@ class ConversionError(AmpError, OSError):
 
 class CheckpointMismatchError(AmpError, ValueError):
     """A checkpoint holds the state of another loss scale than the program's."""
-
-
-def guess(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean NAME?" with the nearest of some words, "" without one."""
-    near = difflib.get_close_matches(word, [*words], n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def guess_path(path: str | os.PathLike[str]) -> str:

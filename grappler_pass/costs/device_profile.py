@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 import json
 import math
@@ -39,7 +38,7 @@ from absl import logging
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.op_classes import COLD, UNALIGNED, axes_of
 from grappler_pass.costs.times import Grid, Multiprocessors, Roofline
-from grappler_pass.errors import AmpError
+from grappler_pass.errors import AmpError, guess
 
 FORMAT = 1
 # Behind the names of profiles.
@@ -274,11 +273,9 @@ def _read(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
         path = _SHIPPED / f"{path.name}.json"
         if not path.is_file():
             name, names = os.fspath(name_or_path), DeviceProfile.names()
-            near = difflib.get_close_matches(name, names, n=1)
-            guess = f"; did you mean {near[0]!r}?" if near else "."
             raise ProfileError(
-                f"unknown device profile {name!r}{guess} Known are {', '.join(names)}, "
-                "and paths of .json files."
+                f"unknown device profile {name!r}{guess(name, names) or '.'} Known are "
+                f"{', '.join(names)}, and paths of .json files."
             )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

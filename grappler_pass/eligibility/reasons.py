@@ -5,9 +5,10 @@ Fusions have theirs, too.
 
 from __future__ import annotations
 
-import difflib
 import enum
 from typing import NamedTuple
+
+from grappler_pass.errors import guess
 
 
 class Cause(enum.Enum):
@@ -195,8 +196,7 @@ def cause_of(reason: Cause | str) -> Cause:
     name = str(reason).lower()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=2)
-    guess = f" (did you mean {' or '.join(near)}?)" if near else ""
+    near = guess(name, known, 2) or "."
     raise ValueError(
-        f"reason: received {reason!r}{guess}; allowed are {', '.join(known)}"
+        f"reason: received {reason!r}{near} Allowed are {', '.join(known)}."
     )

@@ -151,7 +151,7 @@ def examine() -> Iterator[Finding]:
         config = AmpConfig.from_env()
         yield _switch(config)
         for said in unknown_settings(os.environ).values():
-            yield Finding("settings", f"{said}, and does nothing", _FIX_SETTING)
+            yield Finding("settings", said, _FIX_SETTING)
     except AmpError as error:
         yield Finding("settings", str(error), _FIX_SETTING, fatal=True)
     yield _start()

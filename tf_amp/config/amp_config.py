@@ -28,7 +28,7 @@ from tf_amp.config.loss_scales.words import (
     words_from_loss_scale,
 )
 from tf_amp.config.setting_values import ListEdit
-from tf_amp.errors import ConfigError
+from tf_amp.errors import ConfigError, guess
 from tf_amp.message_codes import Code
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
@@ -231,7 +231,7 @@ class AmpConfig:
         if environ is None:
             say_unknown(texts)
         elif unknown := unknown_settings(n for n in texts if n.startswith(_PREFIXES)):
-            raise ConfigError(f"{next(iter(unknown.values()))}.")
+            raise ConfigError(next(iter(unknown.values())))
         settings = {
             name: row.read(texts[row.variable], row.variable)
             for name, row in SETTINGS.items()
@@ -338,12 +338,10 @@ def unknown_settings(names: Iterable[str]) -> dict[str, str]:
 
     Those of a prefix of ours do, and those that differ from a setting in few letters.
     """
-    said = {}
-    for name in filter(_is_like_setting, sorted(set(names) - {*_KNOWN})):
-        near = difflib.get_close_matches(name, _KNOWN, n=1)
-        guess = f" (did you mean {near[0]}?)" if near else ""
-        said[name] = f"{name} is no setting{guess}"
-    return said
+    return {
+        name: f"{name} is no setting, and does nothing{guess(name, _KNOWN)}"
+        for name in filter(_is_like_setting, sorted(set(names) - {*_KNOWN}))
+    }
 
 
 # Programs enable again and again, and their environment stays.
@@ -362,7 +360,7 @@ def say_unknown(names: Iterable[str]) -> None:
     for said in () if is_hidden else unknown_settings(names).values():
         if said not in _said:
             _said.add(said)
-            Code.NO_SETTING.say(f"{said}, and does nothing")
+            Code.NO_SETTING.say(said)
 
 
 def _default_cache_dir(texts: Mapping[str, str]) -> pathlib.Path | None:

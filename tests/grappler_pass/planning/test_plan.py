@@ -267,10 +267,10 @@ def test_every_reason_is_explained_where_plans_are_described() -> None:
     [
         (
             "denied",
-            r"received 'denied' \(did you mean tied or deny\?\); allowed are gain,",
+            r"received 'denied'; did you mean tied or deny\? Allowed are gain,",
         ),
-        ("zzz", "received 'zzz'; allowed are gain, neighbors,"),
-        (3, "received 3; allowed are gain, neighbors,"),
+        ("zzz", r"received 'zzz'\. Allowed are gain, neighbors,"),
+        (3, r"received 3\. Allowed are gain, neighbors,"),
     ],
 )
 def test_a_cause_that_there_is_not_is_refused(reason, words):

@@ -219,8 +219,8 @@ def test_a_variable_that_is_misspelt_is_worth_a_note():
     code = "import os; os.environ['TF_ENABLE_AUTO_MXED_PRECISION'] = '1'\n"
     code += "from tf_amp.commands.doctor import examine\n"
     code += "for found, _ in zip(examine(), range(2)): print(found.mark, found.state)"
-    said = "TF_ENABLE_AUTO_MXED_PRECISION is no setting (did you mean "
-    said += f"{SWITCH}?), and does nothing"
+    said = "TF_ENABLE_AUTO_MXED_PRECISION is no setting, and does nothing; did you "
+    said += f"mean {SWITCH}?"
     assert run_forked(code).lines()[1] == f"note {said}"
 
 

@@ -10,7 +10,7 @@ from tf_amp.errors import ConfigError
 
 SPEC = tf.TensorSpec([8, 8])
 WRONG = {
-    "TF_AMP_DEVICE_PROFILE": ("v1000", "did you mean 'v100'?"),
+    "TF_AMP_DEVICE_PROFILE": ("v1000", "did you mean v100?"),
     "TF_AMP_RANGES": ("/nowhere.json", "/nowhere.json"),
     f"{LIST_PREFIX}CLEARLIST_ADD": ("Rellu", "received 'Rellu'"),
 }

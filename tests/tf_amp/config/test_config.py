@@ -195,9 +195,10 @@ def test_names_that_look_like_settings_are_told_from_others():
     assert unknown_settings(fine) == {}
     unknown = ("TF_AMP_LOSSSCALE", "TF_AMP_PREFERRED_COLOR")
     assert unknown_settings([*fine, *unknown]) == {
-        "TF_AMP_LOSSSCALE": "TF_AMP_LOSSSCALE is no setting (did you mean "
-        "TF_AMP_LOSS_SCALE?)",
-        "TF_AMP_PREFERRED_COLOR": "TF_AMP_PREFERRED_COLOR is no setting",
+        "TF_AMP_LOSSSCALE": "TF_AMP_LOSSSCALE is no setting, and does nothing; did you "
+        "mean TF_AMP_LOSS_SCALE?",
+        "TF_AMP_PREFERRED_COLOR": "TF_AMP_PREFERRED_COLOR is no setting, and does "
+        "nothing",
     }
 
 

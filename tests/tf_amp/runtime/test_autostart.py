@@ -293,7 +293,7 @@ def test_a_program_is_told_of_variables_that_are_misspelt_and_goes_on(
     told = run_with()
     assert told.lines() == ["computed"]
     for name, near in meant.items():
-        said = f"tf-amp: {name} is no setting (did you mean {near}?), and does nothing"
+        said = f"tf-amp: {name} is no setting, and does nothing; did you mean {near}?"
         assert told.err.count(f"{said} (AMP112)\n") == 1
     assert "AMP112" not in run_with(TF_AMP_VERBOSE="0").err
 
