@@ -97,7 +97,8 @@ class Peers(NamedTuple):
     def tell(self, what: str, value: str, *, anew: bool = False) -> None:
         """Tell the others something by a name; not being able to is logged.
 
-        The first value that is given holds, unless another one replaces it anew.
+        The first value that is given holds, unless another one replaces it anew. That
+        removes what was told by names that begin with this one and "/".
         """
         import tensorflow as tf
 

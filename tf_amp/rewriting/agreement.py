@@ -177,13 +177,15 @@ class SharedPlans:
     def _verdict(self, key: str, pairs: int, is_faster: bool | None) -> bool | None:
         """Return how the comparison of a plan ends for all, or None if it goes on."""
         workers, chief = self.workers, self.workers.chief
+        # Not below the plan's key: a plan that is told anew takes along what is there,
+        # which a slow worker may not have heard yet.
         if workers.is_chief:
             word = next(word for word, each in _VERDICTS.items() if each is is_faster)
-            workers.tell(f"{key}/{pairs}", word)
+            workers.tell(f"{pairs}/{key}", word)
         if pairs == FEWEST_PAIRS:
             return None
         # By then all workers have run a pair more.
-        heard = workers.ask(chief, f"{key}/{pairs - 1}", _VERDICT_SECONDS)
+        heard = workers.ask(chief, f"{pairs - 1}/{key}", _VERDICT_SECONDS)
         if heard is None:
             Code.WORKER_IS_SILENT.warn(
                 "%s has not heard of %s whether 16 bits are faster: they are kept.",

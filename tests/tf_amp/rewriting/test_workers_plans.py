@@ -35,7 +35,12 @@ class Exchange:
         self.told = told
 
     def tell(self, what: str, value: str, *, anew: bool = False) -> None:
-        self.told[f"{self.own}/{what}"] = value
+        key = f"{self.own}/{what}"
+        # As TensorFlow's service deletes: a key, and those below.
+        for below in [each for each in self.told if each.startswith(f"{key}/")]:
+            if anew:
+                del self.told[below]
+        self.told[key] = value
 
     def ask(self, worker: str, what: str, seconds: float) -> str | None:
         return self.told.get(f"{worker}/{what}")
@@ -101,6 +106,22 @@ def test_a_worker_whose_chief_is_silent_decides_by_itself_and_says_so(
     alone = planned(1, {})
     assert "bfloat16" in dtypes(alone)
     assert "worker 0 has sent no plan for graph 'test'" in heard[0]
+
+
+def test_a_worker_hears_a_verdict_after_the_chief_has_told_the_plan_anew(
+    heard: list[str],
+) -> None:
+    told: dict[str, str] = {}
+    chief, other = (
+        SharedPlans(Memory(), Exchange(f"worker {worker}", told)) for worker in (0, 1)
+    )
+    pairs = agreement.FEWEST_PAIRS
+    chief._verdict("key", pairs, False)
+    assert other._verdict("key", pairs, True) is None
+    assert chief._verdict("key", pairs + 1, False) is False
+    chief.workers.tell("key", "decided", anew=True)
+    assert other._verdict("key", pairs + 1, True) is False
+    assert not heard
 
 
 def test_a_plan_that_does_not_fit_is_reported_as_a_disagreement(
