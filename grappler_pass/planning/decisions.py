@@ -129,8 +129,8 @@ def _guessed_sizes(draft: Draft) -> str:
         if is_open(shape := known_shape(shapes, view, Port(node.index, 0)))
     ]
     return (
-        f"Sizes that are not known count as {UNKNOWN_BATCH} where they come first, as "
-        f"{UNKNOWN_DIMENSION} elsewhere: {', '.join(names) or 'within the graph'}. "
+        f"An unknown first size counts as {UNKNOWN_BATCH}, any other one as "
+        f"{UNKNOWN_DIMENSION}: {', '.join(names) or 'within the graph'}. "
         "--batch N sets the first ones of a SavedModel's inputs, a TensorSpec those of "
         "a function's."
     )

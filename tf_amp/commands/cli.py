@@ -49,7 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         line.insert(0, "run")
     command_line = shlex.join(("tf-amp", *line))
     line, script_arguments = split(line)
-    options, unknown = _parser().parse_known_args(line)
+    try:
+        options, unknown = _parser().parse_known_args(line)
+    except SystemExit:
+        # Help has been printed, or a version, of which `head` may read a line.
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _drop_output()
+        raise
     if unknown:
         # The command knows its options; the parser of all commands none of them.
         parser = options.parser
@@ -78,9 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if getattr(options.command, "ENDS_AS_PYTHON", False):
             raise
-        # What read the output has ended, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return INTERRUPTED
+
+
+def _drop_output() -> None:
+    """Print nothing more: what read the output has ended, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_word(text: str) -> bool:

@@ -372,7 +372,7 @@ def _neighbor_remedy(case: AuditedNode) -> Remedy:
         cause, detail = row.reason
         is_variable = row.op in _VARIABLES
         if detail in (INPUT, RESULT) or (cause is Cause.PRESERVED and not is_variable):
-            what = _HANDED.get(detail, "hand over inputs, and take results, in")
+            what = _HANDED.get(detail, "pass inputs, and take results, in")
             text = f"{what} {case.low_dtype} ({row.op})"
             of_casts = case.decision.cast_seconds
             return Remedy(text, saved_seconds=of_casts or case.lost_seconds)

@@ -215,15 +215,22 @@ def test_the_page_has_every_code_of_every_command():
     assert rows == {"code": ["meaning"], "command": ["0", "1", "3"]}
 
 
-def test_a_command_whose_output_nobody_reads_ends_without_a_traceback():
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("doctor --all", _shared.INTERRUPTED), ("--help", 0), ("verify --help", 0)],
+)
+def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(line, code):
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "tf_amp", "doctor", "--all"]
+    env = {**environment(sources()), "PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        command, env=environment(sources()), stdout=writing, stderr=subprocess.PIPE
+        [sys.executable, "-m", "tf_amp", *line.split()],
+        env=env,
+        stdout=writing,
+        stderr=subprocess.PIPE,
     )
     os.close(writing)
-    assert done.returncode == _shared.INTERRUPTED
+    assert done.returncode == code
     assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr
 
 

@@ -103,8 +103,8 @@ def test_a_batch_that_a_model_leaves_open_is_guessed_aloud_or_named(
     assert cli.main(["explain", of_any_batch]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "Sizes that are not known count as 32 where they come first, as 128 elsewhere: "
-        "rows ?x512. --batch N sets"
+        "An unknown first size counts as 32, any other one as 128: rows ?x512. "
+        "--batch N sets"
     ) in said
     assert cli.main(["explain", of_any_batch, "--batch", "256", "--json"]) == 0
     (plan,) = map(json.dumps, json.loads(capsys.readouterr().out))
@@ -121,14 +121,14 @@ def test_pages_and_numbers_are_of_the_batch_that_is_named(
         out = str(tmp_path / "page.html")
         assert cli.main(["report", of_any_batch, "-o", out, *given]) == 0
         pages[len(given)] = (tmp_path / "page.html").read_text()
-    assert "48x512" in pages[2] and "count as 32 where they come first" not in pages[2]
-    assert "count as 32 where they come first" in pages[0]
+    assert "48x512" in pages[2] and "first size counts as 32" not in pages[2]
+    assert "first size counts as 32" in pages[0]
     capsys.readouterr()
     given = ["verify", of_any_batch, "--dtype", "bfloat16", "--opt-level", "O2"]
     assert cli.main([*given, "--batch", "48", "--json"]) == 0
     (verification,) = json.loads(capsys.readouterr().out)
     assert verification["checks"][0]["shape"] == [48, 512]
-    assert "count as 32" not in verification["plan"]
+    assert "counts as 32" not in verification["plan"]
 
 
 def test_a_script_has_a_page_though_it_fails(tmp_path):

@@ -105,7 +105,7 @@ def test_a_report_fits_in_80_columns_and_says_what_sizes_count_as(exported):
     (audit,) = audit_saved_model(exported, target_device.target_of("v100"))
     lines = str(audit).splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("count as 32" in line for line in lines)
+    assert any("counts as 32" in line for line in lines)
 
 
 def test_a_plan_for_a_gpu_is_not_limited_by_kernels_of_the_cpu():
@@ -254,7 +254,7 @@ def node(*, is_low, cast, low=1.0, cause="COST", reason="", beside=()):
         ),
         (
             [neighbor(Cause.PRESERVED)],
-            "hand over inputs, and take results, in bfloat16 (Exp)",
+            "pass inputs, and take results, in bfloat16 (Exp)",
         ),
         ([DENIED], "--add clear=Exp, for its neighbor"),
         ([CONSTANT], ""),
