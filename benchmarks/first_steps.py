@@ -2,7 +2,8 @@
 
 Fresh processes train each model by turns: in float32, and with tf-amp in bfloat16 and
 an empty cache. Models that were measured before on this machine stay in the table, so
-that it may be made in several calls: ``--models resnet50,bert``.
+that it may be made in several calls: ``--models resnet50,bert``. With ``--compile on``
+their steps may also be compiled by XLA; then the table is printed, and not kept.
 """
 
 import argparse
@@ -103,7 +104,8 @@ Figures = Mapping[str, Sequence[Round]]
 def main() -> None:
     """Measure, print, and write the section of RESULTS.md on the first steps."""
     options = _parser().parse_args()
-    figures = dict(_kept())
+    figures = {} if options.compile else dict(_kept())
+    ours = ["--ours", *(["--compile", options.compile] if options.compile else [])]
     with announcing(len(options.models) * options.rounds * 2) as announce:
         for model in options.models:
             rounds = []
@@ -111,10 +113,13 @@ def main() -> None:
                 announce(f"{model}, float32")
                 float32 = _trained(model, options)
                 announce(f"{model}, tf-amp")
-                rounds.append(Round(float32, _trained(model, options, "--ours")))
+                rounds.append(Round(float32, _trained(model, options, *ours)))
             figures[model] = rounds
     ordered = {each.name: figures[each.name] for each in MODELS if each.name in figures}
     samples = {name: list(map(asdict, rounds)) for name, rounds in ordered.items()}
+    if options.compile:
+        print(markdown(ordered))
+        return
     publish(_NAME, markdown(ordered), samples, rounds=options.rounds)
 
 
@@ -124,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     names = [model.name for model in MODELS]
     parser.add_argument("--models", type=lambda text: text.split(","), default=names)
+    parser.add_argument("--compile", choices=("clusters", "on"), help="TF_AMP_COMPILE")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=_STEPS)
     parser.add_argument(

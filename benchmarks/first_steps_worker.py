@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--ours", action="store_true")
+    parser.add_argument("--compile", default="off")
     options = parser.parse_args()
     print(json.dumps(dataclasses.asdict(trained(options))))
 
@@ -37,9 +38,10 @@ def trained(options: argparse.Namespace) -> Training:
             return rewrite(data, item)
 
         arriving_graphs.rewrite_graph = noting
-        tf_amp.enable(dtype="bfloat16")
+        tf_amp.enable(dtype="bfloat16", compile=options.compile)
     described = entry(options.model)
-    step = step_of(build_model(described), described, "train")
+    # What says False is not compiled by tf-amp either.
+    step = step_of(build_model(described), described, "train", jit_compile=None)
     seconds: list[float] = []
     arrived.clear()
     while len(seconds) < options.steps and (

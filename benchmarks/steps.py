@@ -75,7 +75,7 @@ def build_model(entry: Entry, *, scales_loss: bool = False) -> keras.Model:
 
 
 def step_of(
-    model: keras.Model, entry: Entry, mode: str, *, jit_compile: bool = False
+    model: keras.Model, entry: Entry, mode: str, *, jit_compile: bool | None = False
 ) -> Step:
     """Return the step of ``mode``, ``train`` or ``infer``, over one fixed batch."""
     inputs, targets = sample_of(entry, mode)
