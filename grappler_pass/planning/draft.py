@@ -336,6 +336,11 @@ class Draft:
         return 0.0 < self.prices.host >= self.least_device_seconds
 
     @property
+    def float32_seconds(self) -> float:
+        """Seconds of a step of the graph as given."""
+        return self.step_seconds(sum(self.prices.float32))
+
+    @property
     def low_nodes(self) -> frozenset[int]:
         """The nodes of which any slot is in 16 bits."""
         node_of = self.slots.node_of

@@ -218,9 +218,7 @@ def _layers(plan: Plan, nodes: Sequence[PlannedNode]) -> Section:
         milliseconds = page.digits(saved * _MILLI)
         text += f" The fusions, which save {milliseconds} ms, are in all bars."
     if plan.host_bound:
-        text += (
-            " Bars are the GPU's time; a step takes what the host needs to start it."
-        )
+        text += " Bars are without what it takes to start operations, the bound here."
     return Section(title, text, bars=Bars(what, "ms", kinds, bars))
 
 

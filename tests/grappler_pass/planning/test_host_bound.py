@@ -1,4 +1,4 @@
-"""Steps on a GPU whose host starts operations no faster than the GPU runs them."""
+"""Steps that are bound by starting operations: by the host of a GPU, or on a CPU."""
 
 from __future__ import annotations
 
@@ -48,6 +48,28 @@ def test_where_the_device_is_the_bound_the_host_counts_for_nothing() -> None:
     assert not plan.is_empty and not plan.host_bound
     assert plan.predicted_speedup > 1.3
     assert "jit_compile" not in plan.summary()
+
+
+def on_cpu(size: int, small_ops: int) -> Plan:
+    """Plan a product and as many operations on 64 numbers."""
+
+    @tf.function
+    def step(x: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
+        small = given
+        for _ in range(small_ops // 2):
+            small = tf.abs(small) * given
+        return x @ x, small
+
+    specs = tf.TensorSpec((size, size)), tf.TensorSpec((64,))
+    return tf_amp.audit(step, *specs, device_profile="cpu-amx-bf16").plan
+
+
+def test_a_cpu_that_starts_operations_for_most_of_a_step_is_told_of_compiling() -> None:
+    bound = on_cpu(size=64, small_ops=1200)
+    assert "(jit_compile=True) a step is expected to take at most" in bound.host_bound
+    assert "Starting the operations takes" in bound.summary()
+    for size, small_ops in ((64, 300), (2048, 1200)):
+        assert on_cpu(size, small_ops).host_bound == ""
 
 
 def test_casts_that_the_host_has_to_start_make_a_step_longer() -> None:
