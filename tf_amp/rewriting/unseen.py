@@ -69,9 +69,13 @@ def _say_if_unseen() -> None:
     is_short = seconds < LONG_SECONDS or os.getpid() != _process
     if is_short or _has_met_products or not _is_verbose():
         return
+    from tf_amp._tensorflow_private.functions import CLUSTERED, WHOLE
     from tf_amp.rewriting import host
 
-    if Code.TRACED_BEFORE in host.current().said:
+    said = host.current().said
+    if any((Code.COMPILED, label, True) in said for label in (CLUSTERED, WHOLE)):
+        return
+    if Code.TRACED_BEFORE in said:
         return
     tf: Any = sys.modules.get("tensorflow")
     devices = tf.config.list_logical_devices() if tf is not None else ()
