@@ -295,17 +295,22 @@ def on_copies(call_function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def another_on_copies(
-    name: bytes, results: int, arguments: Callable[[Sequence[Any]], Sequence[Any]]
+    name: bytes,
+    results: int,
+    arguments: Callable[[Sequence[Any]], Sequence[Any]],
+    *,
+    stays_on_thread: bool,
 ) -> Callable[..., Any]:
     """Return how `on_copies` calls another function than the one that is called.
-
-    It runs on the thread that calls it, and so does XLA.
 
     Args:
       name: of the other one.
       results: how many it has.
       arguments: of the other one, given those of the call.
+      stays_on_thread: whether it runs on the thread that calls it, and so does XLA;
+        that executor is for CPUs alone.
     """
+    executor = _ON_CALLING_THREAD if stays_on_thread else ""
 
     def way(call_function: Callable[..., Any]) -> Callable[..., Any]:
         call_on_copies = on_copies(call_function)
@@ -313,7 +318,7 @@ def another_on_copies(
         def call_another(context: Any, _: bytes, inputs: Any, *args: Any) -> Any:
             given = context.function_call_options
             context.function_call_options = _options(
-                given.config_proto_serialized, executor_type=_ON_CALLING_THREAD
+                given.config_proto_serialized, executor_type=executor
             )
             try:
                 return call_on_copies(context, name, arguments(inputs), results)

@@ -152,7 +152,10 @@ class WholeFunction:
         self._site.whole = called.caller.signature.name.encode()
         alone = called.alone.signature
         return functions.another_on_copies(
-            alone.name.encode(), len(alone.output_arg), self._arguments
+            alone.name.encode(),
+            len(alone.output_arg),
+            self._arguments,
+            stays_on_thread=self._device_type == "CPU",
         )
 
     def _arguments(self, inputs: Sequence[Any]) -> Sequence[Any]:
