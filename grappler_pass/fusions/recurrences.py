@@ -62,7 +62,7 @@ _PARTS = frozenset(
 def products(graph: PricedGraph) -> Iterator[Match]:
     """Yield the products of a loop's inputs that can be computed in front of it."""
     view = graph.view
-    outside = _Outside(view)
+    outside = Outside(view)
     for product in view.nodes:
         frame = view.frame(product.index)
         if frame is None or ROOTS.get(product.op, product.op) != "MatMul":
@@ -89,10 +89,11 @@ def _entry(view: Graph, port: Port) -> Node | None:
     return node if node.op in ENTER_OPS else None
 
 
-class _Outside:
+class Outside:
     """What is the same in each iteration of a loop, and how to compute it before it."""
 
     def __init__(self, view: Graph) -> None:
+        """Look at a graph."""
         self._view = view
 
     @functools.cached_property
@@ -148,7 +149,7 @@ class _InputProduct:
     """
 
     def __init__(
-        self, graph: PricedGraph, outside: _Outside, product: Node, item: Node
+        self, graph: PricedGraph, outside: Outside, product: Node, item: Node
     ) -> None:
         self._graph, self._outside = graph, outside
         self._product, self._item = product, item
