@@ -56,6 +56,9 @@ RULE_TABLE: Mapping[str, Rule] = {
         "one product of all steps in place of one per step and their sum",
         "loop_sums:sums",
     ),
+    "weight_blocks": Rule(
+        "the blocks of a product's weights stay in a core's cache", "blocks:products"
+    ),
     SHARED_SCALARS: Rule("what updates compute of the same scalar is computed once"),
     KEPT_WEIGHTS: Rule("computed once, until a variable changes"),
     OPTIMIZER_STEPS: Rule(

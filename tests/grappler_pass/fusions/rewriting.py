@@ -22,6 +22,11 @@ from grappler_pass.planning.plan import Plan
 from tests.text_graph import graph_from_text
 
 PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
+# Where blocks of weights pay, and 16 bits do not.
+ON_AMX = {
+    "models": {"CPU": CostModel(DeviceProfile.load("cpu-amx-bf16"))},
+    "low_dtype": "float16",
+}
 
 
 def fused(
@@ -74,6 +79,7 @@ class Case(NamedTuple):
     def __call__(self, text: str = "", item: Item | None = None, **given: object):
         """Rewrite the graph or another; some shapes may be others, and settings."""
         given = {"keeps_weights": self.rule == KEPT_WEIGHTS, **given}
+        given = {**(ON_AMX if self.rule == "weight_blocks" else {}), **given}
         return fused(text or self.text, self.shapes, item or Item(self.fetch), **given)
 
 

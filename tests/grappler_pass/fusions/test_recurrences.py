@@ -29,6 +29,8 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 # Sums of float32 products in another order.
 TOLERANCE = 1e-5
+# Of gradients through 36 steps, by casts by hand, too.
+IN_16_BITS = 2.0**-5
 random = np.random.default_rng(0)
 DATA = random.normal(size=(ROWS, STEPS, INPUTS)).astype(np.float32)
 MASK = np.arange(STEPS) < np.array([[STEPS], [5]])
@@ -100,9 +102,9 @@ def test_a_stateful_layer_goes_on_from_its_state() -> None:
     assert products_moved(from_zeros, (tf.constant(DATA),)) == 2
 
 
-def gradients_of(layer: Any) -> Callable[..., Sequence[tf.Tensor]]:
+def gradients_of(layer: Any, data: Any = DATA) -> Callable[..., Sequence[tf.Tensor]]:
     """Return a function that returns a loss of a layer, and all gradients."""
-    layer(DATA)
+    layer(data)
 
     def compute(x: tf.Tensor, mask: tf.Tensor | None = None) -> Sequence[tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -112,6 +114,20 @@ def gradients_of(layer: Any) -> Callable[..., Sequence[tf.Tensor]]:
         return [loss, *tape.gradient(loss, [x, *layer.trainable_variables])]
 
     return compute
+
+
+@pytest.mark.parametrize("of", [keras.layers, tf_keras.layers], ids=["3", "2"])
+def test_products_in_blocks_are_as_good_in_16_bits(of: Any) -> None:
+    layer = of.LSTM(512, return_sequences=True)
+    data = tf.constant(random.normal(size=(32, 36, 8)).astype(np.float32))
+    compute = gradients_of(layer, data)
+
+    def outcomes() -> list[np.ndarray]:
+        return [np.asarray(each) for each in tf.function(compute)(data)]
+
+    settings = {"fuse": "weight_blocks", "device_profile": "cpu-amx-bf16"}
+    plans = plans_without_loss(outcomes, IN_16_BITS, **settings)
+    assert {"weight_blocks"} == {f.rule for plan in plans for f in plan.fusions}
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "both ways"])
