@@ -250,14 +250,9 @@ class WholeSteps(CompiledSteps):
 
         def run() -> None:
             try:
-                become_compiler(make_xla_ready)
+                become_compiler(lambda: _despite_broken_files(make_xla_ready))
                 with _one_at_a_time:
-                    try:
-                        there(work)
-                    except _OF_BROKEN_FILES:
-                        if not empty_xla_cache():
-                            raise
-                        there(work)
+                    _despite_broken_files(lambda: there(work))
             except Exception as error:
                 self._error = error
 
@@ -339,6 +334,16 @@ class WholeSteps(CompiledSteps):
         self.refusal = first_line or type(error).__name__
         is_of_xla = isinstance(error, tf.errors.OpError)
         self.is_refused = is_of_xla and not isinstance(error, _OF_BROKEN_FILES)
+
+
+def _despite_broken_files(work: Callable[[], object]) -> None:
+    """Do something again without what XLA has kept, where it cannot read that."""
+    try:
+        work()
+    except _OF_BROKEN_FILES:
+        if not empty_xla_cache():
+            raise
+        work()
 
 
 # XLA compiles for one function after another.
