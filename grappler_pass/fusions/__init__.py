@@ -42,6 +42,10 @@ RULE_TABLE: Mapping[str, Rule] = {
     "transposed_products": Rule(
         "a product is computed transposed", "products:transposed_products"
     ),
+    "summed_products": Rule(
+        "up to eight products are one, which adds them up",
+        "products:summed_products",
+    ),
     "layer_norms": Rule(
         "one kernel in place of eight passes", "normalizations:normalizations"
     ),

@@ -1,4 +1,4 @@
-"""Products: scales and shifts of channels, and transposes of their results.
+"""Products: scales of channels, and what transposes or adds up their results.
 
 Fold the scales of a product's channels into its weights, as in inference:
 
@@ -31,15 +31,31 @@ result. Each value is computed from the same ones as before.
 
 Not done: where anything else reads the product.
 
+Sum over several rows of a batch within a product:
+
+    Before   BatchMatMulV2(a, b), adjoint in a --> Sum over the batch
+    After    BatchMatMulV2(Reshape(a), Reshape(b)) of 8 in one --> Sum over what is left
+
+That is the gradient of weights that a whole batch is multiplied by, as an EinsumDense
+does. An eighth of the partial products are written and read. A product in 16 bits
+rounds its result. Eight in one round as one, where eight roundings would average out by
+the root of eight: less than the factor of three that casts by hand are allowed.
+
+Not done: where anything else reads the products, or their number is open or has no
+divisor from 2 to 8.
+
 References: tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.types_pb2 import DT_INT32
 
 from grappler_pass.annotations import SCALE
 from grappler_pass.eligibility.fused_ops import parts_of
@@ -91,6 +107,15 @@ _TRANSPOSED = Pattern(
     transposed = Transpose(product, axes)
     """
 )
+
+
+_SUMMED = Pattern(
+    """
+    product = BatchMatMul|BatchMatMulV2(a, b)
+    total = Sum(product, axes)
+    """
+)
+_MOST_IN_ONE = 8
 
 
 def folds(graph: PricedGraph) -> Iterator[Match]:
@@ -222,11 +247,10 @@ def transposed_products(graph: PricedGraph) -> Iterator[Match]:
         shape = graph.result_shape(product)
         if found is None or not shape:
             continue
-        rank, axes = len(shape), graph.view.nodes[found.ports["axes"].node]
-        if axes.op != "Const" or not graph.may_change(*found.nodes.values()):
-            continue
-        order = tf.make_ndarray(axes.proto.attr["value"].tensor).tolist()
+        rank, order = len(shape), _axes(graph, found)
         if order != [*range(rank - 2), rank - 1, rank - 2]:
+            continue
+        if not graph.may_change(*found.nodes.values()):
             continue
         saved = graph.pass_seconds(product, "Transpose", shape, (rank,))
         seconds = graph.gain(product, saved, NODE_SECONDS)
@@ -244,3 +268,57 @@ def _multiply_the_other_way(found: Found, new: NewNodes) -> None:
     new.replace(product, made)
     new.shapes[product.name] = (new.graph.result_shape(transposed),)
     new.pass_on(transposed, product.name)
+
+
+def summed_products(graph: PricedGraph) -> Iterator[Match]:
+    """Yield batches of products that are added up, of which a few become one."""
+    for product in graph.view.nodes:
+        found = _SUMMED.match(graph, "product", product)
+        shape = static(graph.result_shape(product))
+        if found is None or not shape or not graph.may_change(*found.nodes.values()):
+            continue
+        batch = shape[:-2]
+        operands = [static(graph.shape(found.ports[name])) or () for name in "ab"]
+        keeps_axes = attr_of(found.nodes["total"].proto, "keep_dims").b
+        adjoint = [attr_of(product.proto, name).b for name in ("adj_x", "adj_y")]
+        if (
+            _axes(graph, found) != [*range(len(batch))]
+            or keeps_axes
+            or adjoint != [True, False]
+            or any(operand[:-2] != batch for operand in operands)
+        ):
+            continue
+        in_one = max(n for n in range(1, _MOST_IN_ONE + 1) if math.prod(batch) % n == 0)
+        # Of these passes, so many parts are saved.
+        sums = graph.pass_seconds(product, "Sum", shape, (len(batch),), writes=False)
+        saved = sums * (1.0 - 1.0 / in_one)
+        seconds = graph.gain(product, saved, 2.0 * NODE_SECONDS)
+        write = functools.partial(_sum_within, found, math.prod(batch) // in_one)
+        yield Match(product, seconds, product, product.inputs[0], write)
+
+
+def _axes(graph: PricedGraph, found: Found) -> list[int] | None:
+    """Return the constant axes of what a pattern finds behind a product."""
+    axes = graph.view.nodes[found.ports["axes"].node]
+    if axes.op != "Const":
+        return None
+    value = tf.make_ndarray(axes.proto.attr["value"].tensor)
+    return [int(axis) for axis in np.ravel(value)]
+
+
+def _sum_within(found: Found, count: int, new: NewNodes) -> None:
+    """Let so many products sum up what the batch of them did."""
+    product, total = found.nodes["product"], found.nodes["total"]
+    operands = []
+    for name in "ab":
+        port = found.ports[name]
+        *batch, rows, columns = static(new.graph.shape(port)) or ()
+        together = count, math.prod(batch) * rows // count, columns
+        operands.append(new.shaped(port, together))
+    made = part_of(product, product.op, *operands)
+    made.attr["adj_x"].b, made.attr["adj_y"].b = True, False
+    new.replace(product, made)
+    result = (new.graph.result_shape(product) or ())[-2:]
+    new.shapes[product.name] = ((count, *result),)
+    axis = new.add(new.constant((0,), DT_INT32), "axis", (1,))
+    new.replace(total, part_of(total, "Sum", product.name, axis))

@@ -178,6 +178,47 @@ def test_keras_predicts_the_same_and_trains_as_before(name: str) -> None:
         assert len(plans_without_loss(outcomes, 0.0, fuse="off")) == len(plans)
 
 
+def test_gradients_of_projections_sum_up_examples_within_products() -> None:
+    keras.utils.set_random_seed(1)
+    layer = layers.EinsumDense("abc,cd->abd", (32, 256), bias_axes="d")
+    data = np.random.default_rng(0).normal(1.0, size=(24, 32, 128)).astype(np.float32)
+    layer.build(data.shape)
+
+    def outcomes() -> list[np.ndarray]:
+        @tf.function(autograph=False)
+        def gradients(x: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(layer(x)))
+            return tape.gradient(loss, layer.trainable_variables)
+
+        return [each.numpy() for each in gradients(data)]
+
+    plans = plans_without_loss(outcomes, 2e-6, fuse="summed_products")
+    assert [each.rule for each in plans[-1].fusions] == ["summed_products"]
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+def test_examples_that_are_one_product_round_less_than_three_times_as_much() -> None:
+    random = np.random.default_rng(0)
+    # Of one sign, so that roundings of many products average out.
+    x, y = (random.uniform(1.0, 2.0, (32, 16, 64)).astype(np.float32) for _ in "xy")
+    expected = np.einsum("bkm,bkn->mn", x.astype(np.float64), y)
+
+    def error(fuse: str) -> float:
+        options = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2"}
+        tf_amp.enable("bfloat16", tune="off", fuse=fuse, **options)
+
+        @tf.function(autograph=False)
+        def total(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(tf.matmul(x, y, transpose_a=True), 0)
+
+        found = total(x, y).numpy() - expected
+        assert any(row.is_low for row in tf_amp.plans()[-1].decisions)
+        return float(np.linalg.norm(found))
+
+    assert 1.0 < error("summed_products") / error("off") < 3.0
+
+
 def test_networks_with_shortcuts_predict_the_same() -> None:
     keras.utils.set_random_seed(0)
     given = output = keras.Input((32, 32, 16))
