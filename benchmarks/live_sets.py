@@ -184,7 +184,7 @@ def markdown(found: dict[tuple[str, str], Memory]) -> str:
         "of its graph, variables and inputs included. *measured*: the bytes that its "
         f"tensors ask for, by TensorFlow's profiler, least and most of {_STEPS} steps. "
         "*allocator's*: the blocks of TensorFlow's best-fit allocator, which may be "
-        "larger. Of tf-amp the plan is the one for the profile cpu-avx512-bf16."
+        "larger. Of tf-amp the plan is the one without tuning."
     )
     return "\n\n".join(
         (markdown_table(_TITLES, rows), explanation, "\n".join(_conclusions(found)))
