@@ -107,14 +107,13 @@ _TRANSPOSED = Pattern(
     transposed = Transpose(product, axes)
     """
 )
-
-
 _SUMMED = Pattern(
     """
     product = BatchMatMul|BatchMatMulV2(a, b)
     total = Sum(product, axes)
     """
 )
+# Of which the roundings may become one.
 _MOST_IN_ONE = 8
 
 

@@ -177,8 +177,8 @@ class SharedPlans:
     def _verdict(self, key: str, pairs: int, is_faster: bool | None) -> bool | None:
         """Return how the comparison of a plan ends for all, or None if it goes on."""
         workers, chief = self.workers, self.workers.chief
-        # Not below the plan's key: a plan that is told anew takes along what is there,
-        # which a slow worker may not have heard yet.
+        # Not below the plan's key: to write a plan again deletes what is below its key,
+        # which a slow worker may not have read yet.
         if workers.is_chief:
             word = next(word for word, each in _VERDICTS.items() if each is is_faster)
             workers.tell(f"{pairs}/{key}", word)

@@ -44,7 +44,7 @@ _PAYS = 1.02
 # Of the step, what fusions save at least that have a row of their own.
 _LEAST_SAVED = 0.005
 _WITHOUT, _FUSED = "float32 without tf-amp", "float32 with fusions"
-# Letters of a remedy that is told once.
+# A remedy of more letters is printed once.
 _LONG_REMEDY = 60
 _OP_WIDTH = 30
 _NOTHING = (
@@ -228,12 +228,12 @@ def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
     table.add_column("saves", justify="right", no_wrap=True)
     table.add_column("op, shape, node", overflow="fold", width=_OP_WIDTH)
     table.add_column("why => what to write", overflow="fold", ratio=1)
-    told: set[str] = set()
+    printed: set[str] = set()
     for obstacle in obstacles:
         remedy = obstacle.remedy
-        if remedy in told and len(remedy) > _LONG_REMEDY:
+        if remedy in printed and len(remedy) > _LONG_REMEDY:
             remedy = "as above"
-        told.add(remedy)
+        printed.add(remedy)
         times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
         shown = end_of_name(without_call_scopes(obstacle.nodes[0]), _OP_WIDTH)
         saved = obstacle.saved_seconds

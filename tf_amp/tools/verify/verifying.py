@@ -1,9 +1,9 @@
 """Run a graph in float32 and rewritten, on the same values, beside two controls.
 
-Where it does not hold, it runs once more as with casts by hand.
-Where it does not hold, the operations that must be float32 are searched for. Suspects
-are what the plan moved to 16 bits, in the order of execution. Each try is the same plan
-without some of them, carried out once and run once.
+Where it does not hold, it runs once more as with casts by hand. Where those do not move
+it as far, the operations that must be float32 are searched for. Suspects are what the
+plan moved to 16 bits, in the order of execution. Each try is the same plan without some
+of them, carried out once and run once.
 """
 
 from __future__ import annotations
