@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.costs.model import compiled_models
 from grappler_pass.eligibility.reads import VariableReads
 from grappler_pass.eligibility.rules import constrain
 from grappler_pass.errors import StageError
@@ -27,7 +26,8 @@ from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.planning import coloring
 from grappler_pass.planning.coloring import color_slots
-from grappler_pass.planning.compiled_prices import KernelPricer, pricer_of_compiled
+from grappler_pass.planning.compiled_prices import pricer_of_compiled
+from grappler_pass.planning.compiling import host_bound
 from grappler_pass.planning.decisions import keep, plan_from_draft, recall, tried
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
@@ -41,10 +41,6 @@ from grappler_pass.rewriting.apply import apply, is_rewritten
 from grappler_pass.rewriting.layouts import lay_out
 from grappler_pass.rewriting.recomputation import recompute
 from grappler_pass.rewriting.verify import verify_rewrite
-
-# From what on it is worth a word that a CPU starts operations instead of computing, by
-# the time that this takes, and by its share of a step.
-_LEAST_STARTS_SECONDS, _STARTS_SHARE = 5e-4, 0.5
 
 
 class Rewrite(NamedTuple):
@@ -138,54 +134,13 @@ def _check(draft: Draft) -> Draft:
     return draft
 
 
-def _host_bound(draft: Draft) -> str:
-    """Say so where starting ops bounds a step, and what XLA would take for it."""
-    if draft.prices is None or draft.settings.fuses:
-        return ""
-    step, starts = draft.float32_seconds, draft.prices.executor
-    if draft.is_host_bound:
-        bound, at_most = _bound_of_gpu(draft), _seconds_of_kernels(draft)
-    elif starts >= max(_LEAST_STARTS_SECONDS, _STARTS_SHARE * step):
-        bound = (
-            f"starting the operations takes {starts / step:.0%} of a step in float32"
-        )
-        at_most = step - starts
-    else:
-        return ""
-    return (
-        f"{bound}; compiled by XLA (jit_compile=True) a step is expected to take at "
-        f"most {1e3 * at_most:.3g} ms; another way is TF_AMP_COMPILE=clusters "
-        "(docs/compile.md)"
-    )
-
-
-def _bound_of_gpu(draft: Draft) -> str:
-    prices = draft.prices
-    seconds = (prices.host, sum(prices.float32), draft.least_device_seconds)
-    host, float32, low = (f"{1e3 * each:.3g} ms" for each in seconds)
-    return (
-        f"the host takes {host} to start the operations, which the GPU runs in "
-        f"{float32} in float32 and in {low} with {draft.settings.low_dtype}"
-    )
-
-
-def _seconds_of_kernels(draft: Draft) -> float:
-    """Return what a step takes on a GPU in the kernels that XLA makes for it."""
-    models = compiled_models(draft.settings.models)
-    low_dtype = draft.settings.low_dtype
-    compiled = KernelPricer(
-        draft.view, draft.slots, draft.shapes, models, low_dtype, draft.reads
-    )
-    return sum(compiled.prices([False] * len(draft.slots.slots)).float32)
-
-
 def _plan(draft: Draft) -> Draft:
     casts = plan_casts(draft)
     if not draft.settings.fuses:
         casts = with_late_casts(draft.view, casts)
     draft = dataclasses.replace(draft, casts=casts)
     plan = plan_from_draft(draft)
-    unchecked, bound = coloring.unchecked(draft), _host_bound(draft)
+    unchecked, bound = coloring.unchecked(draft), host_bound(draft)
     plan = dataclasses.replace(plan, unchecked=unchecked, host_bound=bound)
     return dataclasses.replace(draft, plan=plan)
 
