@@ -2,8 +2,9 @@
 
 Fresh processes train each model by turns: in float32, and with tf-amp in bfloat16 and
 an empty cache. Models that were measured before on this machine stay in the table, so
-that it may be made in several calls: ``--models resnet50,bert``. With ``--compile on``
-their steps may also be compiled by XLA; then the table is printed, and not kept.
+that it may be made in several calls: ``--models resnet50,bert``. With ``--compile
+on,clusters`` the steps of tf-amp are compared instead with those that XLA may compile
+meanwhile; that table is printed, and not kept.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.announcing import announcing
-from benchmarks.catalog import MODELS, entry
+from benchmarks.catalog import MODELS, entry, subset_of
 from benchmarks.machine import this_machine
 from benchmarks.processes import worker_environment, worker_lines
 from benchmarks.report import markdown_table
@@ -34,6 +35,15 @@ _TITLES = (
     "slowest 20",
     "last 20",
     "optimizing s",
+)
+# Of steps that may be compiled, as many tens are shown.
+_TEN, _TENS = 10, 5
+_COMPILED = (
+    "Training with TF_AMP_COMPILE over training without, by time: the first step, the "
+    "median of each ten of the next ones, and of the last ten. Steps in which "
+    "TensorFlow optimizes an instance of the graph for the first time are left out "
+    "but for the first; *optimizing s* is what they take beyond others. Medians of "
+    "the rounds, in brackets the lowest and the highest."
 )
 _EXPLANATION = (
     f"Training. *float32 ms*: median of a step. *slowest {WINDOW}*: the speed of the "
@@ -104,8 +114,10 @@ Figures = Mapping[str, Sequence[Round]]
 def main() -> None:
     """Measure, print, and write the section of RESULTS.md on the first steps."""
     options = _parser().parse_args()
-    figures = {} if options.compile else dict(_kept())
-    ours = ["--ours", *(["--compile", options.compile] if options.compile else [])]
+    if options.compile:
+        print(_compiled(options))
+        return
+    figures = dict(_kept())
     with announcing(len(options.models) * options.rounds * 2) as announce:
         for model in options.models:
             rounds = []
@@ -113,13 +125,10 @@ def main() -> None:
                 announce(f"{model}, float32")
                 float32 = _trained(model, options)
                 announce(f"{model}, tf-amp")
-                rounds.append(Round(float32, _trained(model, options, *ours)))
+                rounds.append(Round(float32, _trained(model, options, "--ours")))
             figures[model] = rounds
     ordered = {each.name: figures[each.name] for each in MODELS if each.name in figures}
     samples = {name: list(map(asdict, rounds)) for name, rounds in ordered.items()}
-    if options.compile:
-        print(markdown(ordered))
-        return
     publish(_NAME, markdown(ordered), samples, rounds=options.rounds)
 
 
@@ -129,13 +138,63 @@ def _parser() -> argparse.ArgumentParser:
     )
     names = [model.name for model in MODELS]
     parser.add_argument("--models", type=lambda text: text.split(","), default=names)
-    parser.add_argument("--compile", choices=("clusters", "on"), help="TF_AMP_COMPILE")
+    parser.add_argument(
+        "--compile",
+        type=subset_of(("on", "clusters")),
+        default=(),
+        help="values of TF_AMP_COMPILE, with , between",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=_STEPS)
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of a process' steps, at most"
     )
     return parser
+
+
+def _compiled(options: argparse.Namespace) -> str:
+    """Return a table of steps that may be compiled, beside those that may not."""
+    rows, modes = [], ("off", *options.compile)
+    with announcing(len(options.models) * options.rounds * len(modes)) as announce:
+        for model in options.models:
+            runs: dict[str, list[Training]] = {mode: [] for mode in modes}
+            for _ in range(options.rounds):
+                for mode in modes:
+                    announce(f"{model}, {mode}")
+                    trained = _trained(model, options, "--ours", "--compile", mode)
+                    runs[mode].append(trained)
+            rows += [
+                compiled_cells(model, mode, runs["off"], runs[mode])
+                for mode in options.compile
+            ]
+    tens = [f"{_TEN * i + 1}-{_TEN * (i + 1)}" for i in range(_TENS)]
+    titles = ("model", "mode", "steps", "first", *tens, "last", "optimizing s")
+    return f"{markdown_table(titles, rows)}\n\n{_COMPILED}"
+
+
+def compiled_cells(
+    model: str, mode: str, without: Sequence[Training], compiled: Sequence[Training]
+) -> tuple[str, ...]:
+    """Return a row of the table of steps that may be compiled."""
+
+    def medians(training: Training) -> list[float]:
+        tens = [training.others[_TEN * i :][:_TEN] for i in range(_TENS)]
+        return [training.seconds[0], *map(median, [*tens, training.others[-_TEN:]])]
+
+    def optimizing(training: Training) -> float:
+        return training.optimizing(median(training.others))
+
+    ratios = [
+        [b / a for a, b in zip(medians(off), medians(on), strict=True)]
+        for off, on in zip(without, compiled, strict=True)
+    ]
+    return (
+        entry(model).title,
+        mode,
+        f"{median(len(each.seconds) for each in compiled):.0f}",
+        *(_spread(list(column)) for column in zip(*ratios, strict=True)),
+        f"{median(map(optimizing, compiled)):.1f}",
+    )
 
 
 def _trained(model: str, options: argparse.Namespace, *ours: str) -> Training:

@@ -290,6 +290,16 @@ def test_the_slowest_steps_in_a_row_leave_out_what_optimizes():
     assert "- 0 of 1 models have at least 0.95" in text
 
 
+def test_steps_that_may_be_compiled_are_held_against_others_by_tens():
+    without = first_steps.Training((4.0, *[0.2] * 60), (0,))
+    seconds = [5.0, *[0.2] * 10, 9.0, *[0.1] * 40, *[0.05] * 10]
+    compiled = first_steps.Training(tuple(seconds), (0, 11))
+    cells = first_steps.compiled_cells("mlp", "on", [without] * 3, [compiled] * 3)
+    ratios = [cell.partition(" ")[0] for cell in cells[3:-1]]
+    assert ratios == ["1.25", "1.00", "0.50", "0.50", "0.50", "0.50", "0.25"]
+    assert cells[1:3] == ("on", "62") and cells[-1] == "13.8"
+
+
 def test_the_first_step_is_told_with_its_share_for_the_demo_too():
     first = {"float32": 2.0, "A/A": 1.98, "tuning off": 2.5, "empty cache": 3.5}
     figures = {
