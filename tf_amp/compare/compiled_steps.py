@@ -46,7 +46,12 @@ from tf_amp._tensorflow_private.functions import (
     make_xla_ready,
     on_copies,
 )
-from tf_amp.compare.background import become_compiler, new_compilers_give_way
+from tf_amp.compare.background import (
+    become_compiler,
+    compiling_thread,
+    new_compilers_give_way,
+    process_ends,
+)
 from tf_amp.compare.own_steps import (
     OWN_FAULTS,
     StepComparison,
@@ -252,14 +257,14 @@ class WholeSteps(CompiledSteps):
             try:
                 become_compiler(lambda: _despite_broken_files(make_xla_ready))
                 with _one_at_a_time:
+                    if process_ends():
+                        raise RuntimeError("the process ends")
                     _despite_broken_files(lambda: there(work))
             except Exception as error:
                 self._error = error
 
         there = elsewhere(eager_context(), call)
-        thread = threading.Thread(target=run, name="tf_amp_xla", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread = compiling_thread(run)
 
     def _look(self, call: Call) -> None:
         """Find out what compiling is expected to give."""

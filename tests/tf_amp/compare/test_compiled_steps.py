@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tests.processes import run_python
 from tf_amp._tensorflow_private.functions import WHOLE, on_copies
 from tf_amp.compare import compiled_steps
 from tf_amp.compare.compiled_steps import WholeSteps
@@ -130,3 +132,63 @@ def test_what_only_calls_what_is_compiled_does_not_wait_for_memory(
         assert steps.run(call) == "step"
     assert outcomes == [(False, "memory does not hold its variables twice")]
     assert not steps.waits and not steps.is_refused
+
+
+# Ends while XLA compiles.
+CLUSTERS = """
+import atexit
+import tensorflow as tf
+import tf_amp
+from tf_amp.compare import background, call_sites, compiled_steps
+
+compiled_steps._REPAID = 0
+atexit.register(lambda: print("compiles:", background.is_compiling()))
+tf_amp.enable(compile="clusters")
+
+@tf.function
+def step(x):
+    for i in range(400):
+        x = tf.tanh(x * x + 0.001 * i)
+    return x
+
+def compiles():
+    comparison = next(iter(call_sites.all_sites())).comparison
+    return getattr(comparison, "first_seconds", 0.0) > 0.0
+
+step(tf.ones([64]))
+for _ in range(3000):
+    if compiles():
+        break
+    step(tf.ones([64]))
+print("compiles:", background.is_compiling())
+"""
+WHOLE_FUNCTION = """
+import threading
+import time
+from tests.tf_amp.compare.test_compiled_steps import calling, steps_of
+
+begins = threading.Event()
+
+def compile():
+    begins.set()
+    time.sleep(3.0)
+    print("compiled")
+
+steps = steps_of([])
+call = calling(compile, lambda: "step")
+while not begins.is_set():
+    steps.run(call)
+"""
+
+
+def test_a_process_ends_once_clusters_are_compiled(tmp_path: pathlib.Path) -> None:
+    tunes = {"TF_AMP_TUNE": "on", "TF_AMP_CACHE": str(tmp_path)}
+    done = run_python(CLUSTERS, env=tunes)
+    assert done.code == 0, done.err
+    assert done.out.split("\n")[:2] == ["compiles: True", "compiles: False"]
+
+
+def test_a_process_ends_once_a_whole_function_is_compiled() -> None:
+    done = run_python(WHOLE_FUNCTION)
+    assert done.code == 0, done.err
+    assert "compiled" in done.out and "AMP115" in done.err
