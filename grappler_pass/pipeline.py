@@ -27,7 +27,7 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning import coloring
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.compiled_prices import pricer_of_compiled
-from grappler_pass.planning.compiling import host_bound
+from grappler_pass.planning.compiling import with_compiled_step
 from grappler_pass.planning.decisions import keep, plan_from_draft, recall, tried
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
@@ -140,9 +140,8 @@ def _plan(draft: Draft) -> Draft:
         casts = with_late_casts(draft.view, casts)
     draft = dataclasses.replace(draft, casts=casts)
     plan = plan_from_draft(draft)
-    unchecked, bound = coloring.unchecked(draft), host_bound(draft)
-    plan = dataclasses.replace(plan, unchecked=unchecked, host_bound=bound)
-    return dataclasses.replace(draft, plan=plan)
+    plan = dataclasses.replace(plan, unchecked=coloring.unchecked(draft))
+    return dataclasses.replace(draft, plan=with_compiled_step(draft, plan))
 
 
 def _verify(draft: Draft) -> Draft:

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from grappler_pass.costs.model import compiled_models
 from grappler_pass.planning.compiled_prices import KernelPricer
 from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.plan import Plan
 
 # From what on it is worth a word that a CPU starts operations instead of computing, by
 # the time that this takes, and by its share of a step.
 _LEAST_STARTS_SECONDS, _STARTS_SHARE = 5e-4, 0.5
+# From how many times the seconds of XLA's kernels on.
+_WORTH = 1.25
 
 
-def host_bound(draft: Draft) -> str:
-    """Say so where starting ops bounds a step, and what XLA would take for it."""
+def with_compiled_step(draft: Draft, plan: Plan) -> Plan:
+    """Return a plan that says where compiling by XLA is worth trying.
+
+    Where starting ops bounds a step, and on GPUs where XLA's kernels take much less.
+    """
     if draft.prices is None or draft.settings.fuses:
-        return ""
+        return plan
     step, starts = draft.float32_seconds, draft.prices.executor
-    if draft.is_host_bound:
-        bound, at_most = _bound_of_gpu(draft), _seconds_of_kernels(draft)
+    bound = ""
+    if draft.prices.host:
+        at_most = _seconds_of_kernels(draft)
+        if draft.is_host_bound:
+            bound = _bound_of_gpu(draft)
+        elif plan.seconds_after < _WORTH * at_most:
+            return plan
     elif starts >= max(_LEAST_STARTS_SECONDS, _STARTS_SHARE * step):
         bound = (
             f"starting the operations takes {starts / step:.0%} of a step in float32"
         )
         at_most = step - starts
     else:
-        return ""
-    return (
-        f"{bound}; compiled by XLA (jit_compile=True) a step is expected to take at "
-        f"most {1e3 * at_most:.3g} ms; another way is TF_AMP_COMPILE=clusters "
+        return plan
+    compiled_step = (
+        "compiled by XLA (jit_compile=True) a step is expected to take at most "
+        f"{1e3 * at_most:.3g} ms; another way is TF_AMP_COMPILE=clusters "
         "(docs/compile.md)"
     )
+    return dataclasses.replace(plan, host_bound=bound, compiled_step=compiled_step)
 
 
 def _bound_of_gpu(draft: Draft) -> str:

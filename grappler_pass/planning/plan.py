@@ -186,8 +186,9 @@ class Plan:
       outcome: what decides, or has decided, whether it is applied; "" where that is
         its predicted gain alone.
       unchecked: which of its 16-bit kernels have not been checked; "" where all have.
-      host_bound: that the host starts its ops no faster than a GPU runs them, and what
-        compiling would do about it; "" where it does.
+      host_bound: that starting its ops bounds a step; "" where it does not.
+      compiled_step: what a step would take at most if XLA compiled it, and how to do
+        so; "" where that is not worth trying.
       guessed: which sizes its prices are guesses for, and which device was not
         measured; "" where all are known.
     """
@@ -220,6 +221,7 @@ class Plan:
     outcome: str = ""
     unchecked: str = ""
     host_bound: str = ""
+    compiled_step: str = ""
     guessed: str = ""
 
     @property
@@ -347,6 +349,11 @@ class Plan:
         """Return the times of each layer, forward and backward, the slowest first."""
         return times_by_layer(self.decisions)
 
+    @property
+    def compiling(self) -> str:
+        """Return what bounds a step and what XLA would take for it; "" for nothing."""
+        return "; ".join(filter(None, (self.host_bound, self.compiled_step)))
+
     def verdict(self) -> str:
         """Return `summary`, and which sizes it is a guess for."""
         return f"{self.summary()} {self.guessed}" if self.guessed else self.summary()
@@ -369,7 +376,7 @@ class Plan:
             f"{self.graph or 'graph'}: {self._types_text(nodes)}{fusions}. "
             f"{self._time_text()}{self._memory_text()}."
             f"{kept and f' Why float32: {kept}.'}"
-            f"{_sentence(again)}{_sentence(self.host_bound)}"
+            f"{_sentence(again)}{_sentence(self.compiling)}"
             f"{_sentence(self.outcome)}{_sentence(self.unchecked)}"
         )
 

@@ -249,9 +249,11 @@ def _obstacles(
             f"The updates of variables take {kept[Cause.STATE_UPDATE]:.0%} of the "
             "time, and stay float32. A larger batch needs fewer of them per example."
         )
+    if plan.compiling:
+        yield f"{plan.compiling[0].upper()}{plan.compiling[1:]}."
     if plan.host_bound:
-        yield f"{plan.host_bound[0].upper()}{plan.host_bound[1:]}."
-    elif plan.is_empty and (kept[Cause.MARGIN] or kept[Cause.KERNEL_STATE]):
+        return
+    if plan.is_empty and (kept[Cause.MARGIN] or kept[Cause.KERNEL_STATE]):
         yield (
             "The gain is too small to be sure of. Measure it with 16 bits: "
             f"`TF_AMP_OPT_LEVEL=O2 tf-amp bench {source}`."

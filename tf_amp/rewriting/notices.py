@@ -239,7 +239,7 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
         _job().add(plan, why, dtype=dtype)
         return
     if plan.is_empty:
-        why = _why(plan, config)
+        why = f"{_why(plan, config)}{_compiled_step(plan, config)}"
         is_first = Code.REWRITTEN not in taking_part.said
         is_said = is_first and taking_part.is_news(Code.STAYS_FLOAT32)
         if is_said:
@@ -254,8 +254,8 @@ def announce_plan(plan: Plan, config: AmpConfig, graph_def: GraphDef) -> None:
     # What has waited was said to be compared; the verdict is to follow.
     if not call_sites.current().is_late and taking_part.is_news(Code.REWRITTEN):
         speed = f"expected {plan.speedup_text}"
-        hint = _hint(config.cache_dir)
-        Code.REWRITTEN.say(f"{_name(plan)}: {_changes(plan)}, {speed}{hint}")
+        more = f"{_compiled_step(plan, config)}{_hint(config.cache_dir)}"
+        Code.REWRITTEN.say(f"{_name(plan)}: {_changes(plan)}, {speed}{more}")
     # A level that does not ask for costs.
     is_forced = any(
         row.is_low and row.reason.cause is Cause.FORCED for row in plan.decisions
@@ -505,6 +505,12 @@ def _why(plan: Plan, config: AmpConfig) -> str:
         f"{expected}; `tf-amp doctor` says what this machine can do, and "
         f"{command('audit')} what prevents a gain"
     )
+
+
+def _compiled_step(plan: Plan, config: AmpConfig) -> str:
+    """Say what XLA would take for a step, unless steps are to find that out."""
+    is_said = plan.compiled_step and config.compile == "off"
+    return f"; {plan.compiled_step}" if is_said else ""
 
 
 def _speed_in_16_bits(plan: Plan) -> str:

@@ -109,6 +109,7 @@ class Audit(Display):
             "kernels": self.kernels,
             "assumptions": self.assumptions,
             "host_bound": self.plan.host_bound or None,
+            "compiled_step": self.plan.compiled_step or None,
             "guessed_shapes": bool(self.plan.guessed),
             "obstacles": [dataclasses.asdict(each) for each in self.obstacles],
         }
@@ -128,7 +129,7 @@ class Audit(Display):
         parts.append(self._table())
         if span := self.plan.speedup_range:
             parts.append(Text(f"With tf-amp the speed-up is {span}."))
-        for said in filter(None, (self.plan.host_bound, self.plan.guessed)):
+        for said in filter(None, (self.plan.compiling, self.plan.guessed)):
             parts.append(Text(f"{said[0].upper()}{said[1:].removesuffix('.')}."))
         # A table ends with an empty line.
         if self.obstacles:

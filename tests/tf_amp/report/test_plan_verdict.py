@@ -265,6 +265,11 @@ def test_what_keeps_all_in_float32_decides_what_to_do():
     assert steps_of(here, source="train.py").endswith("`tf-amp audit train.py`.")
     bound = dataclasses.replace(STAYS, host_bound="the host is the bound")
     assert steps_of(bound) == "The host is the bound."
+    bound = dataclasses.replace(bound, compiled_step="compiled it takes 2 ms")
+    assert steps_of(bound) == "The host is the bound; compiled it takes 2 ms."
+    denied = dataclasses.replace(denied, compiled_step="compiled it takes 2 ms")
+    assert steps_of(denied).startswith("Compiled it takes 2 ms.")
+    assert "tf-amp audit" in steps_of(denied)
 
 
 def test_what_is_known_and_good_needs_no_step():

@@ -32,6 +32,20 @@ def step():
 
 step()
 """
+# XLA makes two kernels of it.
+SINES = """
+import tensorflow as tf
+x, w = tf.ones((8192, 64)), tf.ones((64, 2048))
+
+@tf.function
+def step():
+    y = x @ w
+    for _ in range(20):
+        y = tf.sin(y) * y
+    return y
+
+step()
+"""
 CPU_FLAGS = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
 
@@ -51,6 +65,14 @@ def test_how_lines_are_hidden_is_said_once_on_a_machine(tmp_path: pathlib.Path) 
     nowhere = {**given, "TF_AMP_CACHE": "/proc/nowhere"}
     lines = lines_of(f"{TRAINING}step()\n", nowhere)
     assert not [line for line in lines if "hides" in line]
+
+
+def test_what_xla_would_take_is_said_unless_own_steps_are_to_find_out() -> None:
+    on_gpu = {**ON, "TF_AMP_DEVICE_PROFILE": "h100"}
+    (line,) = lines_of(SINES, on_gpu)
+    assert "; compiled by XLA (jit_compile=True) a step is expected to take" in line
+    lines = lines_of(SINES, {**on_gpu, "TF_AMP_COMPILE": "clusters"})
+    assert "jit_compile" not in " ".join(lines)
 
 
 def test_exclusions_of_the_environment_that_match_nothing_are_named() -> None:
