@@ -23,55 +23,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
-
-from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32, DT_INT64, DT_VARIANT
 
 from grappler_pass.annotations import FLOAT32, OWN
 from grappler_pass.costs.calls import UNKNOWN_BATCH
+from grappler_pass.fusions.loop_rows import NODES_OF_LIST, Total, rows_of, total_of
 from grappler_pass.fusions.matching import (
     Match,
     NewNodes,
     PricedGraph,
     is_float32,
     part_of,
-    with_inputs,
 )
-from grappler_pass.graph.editing import new_node
-from grappler_pass.graph.op_table import (
-    ADDITION_OPS,
-    ENTER_OPS,
-    EXIT_OPS,
-    IDENTITY_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-)
+from grappler_pass.graph.op_table import ADDITION_OPS, IDENTITY_OPS
 from grappler_pass.graph.shapes import static, variable_shape
 from grappler_pass.graph.type_slots import attr_of
-from grappler_pass.graph.view import Graph, Node, Port, Reader
+from grappler_pass.graph.view import Port
 from grappler_pass.planning.prices import NODE_SECONDS
 
 _IN_FLOAT32 = f"{OWN}it sums what a loop added up in float32".encode()
-# What runs in each iteration to keep the rows of one tensor.
-_NODES_OF_ROWS = 3
-
-
-class _Total(NamedTuple):
-    """A sum that a loop adds to in each iteration.
-
-    Attributes:
-      add: the node that does.
-      term: what it adds.
-      enter: by which the sum enters the loop.
-      switch: which passes it on to the next iteration, or out of the loop.
-      exit: by which it leaves the loop.
-    """
-
-    add: Node
-    term: Node
-    enter: Node
-    switch: Node
-    exit: Node
 
 
 def sums(graph: PricedGraph) -> Iterator[Match]:
@@ -81,7 +50,7 @@ def sums(graph: PricedGraph) -> Iterator[Match]:
         total
         for add in view.nodes
         if add.op in ADDITION_OPS and view.frame(add.index) is not None
-        if (total := _total(view, add)) and _may_move(graph, total)
+        if (total := total_of(view, add)) and _may_move(graph, total)
     ]
     # Rows of all iterations by what they are in each.
     rows: dict[Port, str] = {}
@@ -102,35 +71,7 @@ def sums(graph: PricedGraph) -> Iterator[Match]:
             yield Match(total.term, each.seconds(), total.exit, anchor, each.write)
 
 
-def _total(view: Graph, add: Node) -> _Total | None:
-    """Return what a node adds to in each iteration of a loop, and nobody else reads."""
-    nodes = view.nodes
-    if len(add.inputs) != 2:
-        return None
-    for total, term in (add.inputs, add.inputs[::-1]):
-        switch = nodes[total.node]
-        if switch.op != "Switch" or total.output != 1:
-            continue
-        merge = nodes[switch.inputs[0].node]
-        if merge.op not in MERGE_OPS:
-            continue
-        enter, around = (nodes[port.node] for port in merge.inputs)
-        exits = [nodes[r.node] for r in view.readers(Port(switch.index, 0))]
-        chain = (nodes[term.node], add, around, merge, switch, *exits)
-        reads = [set(view.read_by(node.index)) for node in chain[:-1]]
-        if (
-            enter.op in ENTER_OPS
-            and around.op in NEXT_ITERATION_OPS
-            and [node.op in EXIT_OPS for node in exits] == [True]
-            and around.inputs == (Port(add.index, 0),)
-            and reads[:4] == [{node.index} for node in chain[1:5]]
-            and reads[4] == {add.index, exits[0].index}
-        ):
-            return _Total(add, nodes[term.node], enter, switch, exits[0])
-    return None
-
-
-def _size(graph: PricedGraph, total: _Total) -> tuple[int, ...] | None:
+def _size(graph: PricedGraph, total: Total) -> tuple[int, ...] | None:
     """Return the shape of a sum by that of what it begins with, such as zeros."""
     begin = total.enter.inputs[0]
     node = graph.view.nodes[begin.node]
@@ -142,7 +83,7 @@ def _size(graph: PricedGraph, total: _Total) -> tuple[int, ...] | None:
     return static(graph.shape(begin))
 
 
-def _may_move(graph: PricedGraph, total: _Total) -> bool:
+def _may_move(graph: PricedGraph, total: Total) -> bool:
     """Return whether a sum is one of products, or of a bias' gradients, in float32."""
     view, term = graph.view, total.term
     is_product = term.op == "MatMul" and [
@@ -165,9 +106,7 @@ def _may_move(graph: PricedGraph, total: _Total) -> bool:
 class _Sum:
     """A sum of products, or of a bias' gradients, that is taken behind its loop."""
 
-    def __init__(
-        self, graph: PricedGraph, total: _Total, rows: dict[Port, str]
-    ) -> None:
+    def __init__(self, graph: PricedGraph, total: Total, rows: dict[Port, str]) -> None:
         self._graph, self._total, self._rows = graph, total, rows
         self._shape = _size(graph, total) or ()
 
@@ -199,7 +138,7 @@ class _Sum:
         spent = product(rows, "float32")
         for columns in shape:
             spent += graph.pass_seconds(term, "TensorListConcatV2", (rows, columns), ())
-        kept = len(shape) * _NODES_OF_ROWS * NODE_SECONDS
+        kept = len(shape) * NODES_OF_LIST * NODE_SECONDS
         return graph.gain(
             term, saved + added, kept + (spent + added) / frame.trip_count
         )
@@ -208,7 +147,7 @@ class _Sum:
         """Keep the rows of all iterations; what read the sum reads that of all rows."""
         add, term, _, switch, last = self._total
         rows = [
-            self._rows_of(new, port, columns)
+            rows_of(new, self._total, port, columns, self._rows)
             for port, columns in zip(term.inputs, self._shape, strict=True)
         ]
         summed = part_of(term, term.op, *rows)
@@ -230,35 +169,3 @@ class _Sum:
         passed.input.extend(f"^{name}" for name in awaited)
         new.replace(term, passed)
         new.shapes[term.name] = (new.graph.shape(term.inputs[0]),)
-
-    def _rows_of(self, new: NewNodes, port: Port, columns: int) -> str:
-        """Return the rows that a tensor of the loop has in all iterations."""
-        if port in self._rows:
-            return self._rows[port]
-        _, _, enter, switch, _ = self._total
-        shape = new.add(new.constant((-1, columns), DT_INT32), "shape", (2,))
-        most = new.add(new.constant(-1, DT_INT32), "most", ())
-        types = {"element_dtype": DT_FLOAT, "shape_type": DT_INT32}
-        empty = new_node("EmptyTensorList", inputs=(shape, most), **types)
-        begin = with_inputs(enter, {})
-        begin.input[:] = [new.add(empty, "empty", None)]
-        begin.attr["T"].type = DT_VARIANT
-        entered = new.add(begin, "enter", None)
-        # The Merge reads what comes around once that is there.
-        merge = new_node("Merge", inputs=(entered, entered), T=DT_VARIANT, N=2)
-        merged = new.add(merge, "merge", None)
-        turn = merged, new.text(switch.inputs[1])
-        turned = new.add(new_node("Switch", inputs=turn, T=DT_VARIANT), "turn", None)
-        pushed = f"{turned}:1", new.text(port)
-        push = new_node("TensorListPushBack", inputs=pushed, element_dtype=DT_FLOAT)
-        around = new_node(
-            "NextIteration", inputs=[new.add(push, "push", None)], T=DT_VARIANT
-        )
-        reader = Reader(new.edited.index[merged], 1)
-        new.edited.read(reader, new.add(around, "around", None))
-        leave = new_node("Exit", inputs=[turned], T=DT_VARIANT)
-        lengths = new.add(new.constant((), DT_INT64, (0,)), "lengths", (0,))
-        operands = new.add(leave, "exit", None), shape, lengths
-        concat = new_node("TensorListConcatV2", inputs=operands, **types)
-        self._rows[port] = new.add(concat, "rows", (None, columns))
-        return self._rows[port]
