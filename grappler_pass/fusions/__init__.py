@@ -60,6 +60,10 @@ RULE_TABLE: Mapping[str, Rule] = {
         "one product of all steps in place of one per step and their sum",
         "loop_sums:sums",
     ),
+    "loop_products": Rule(
+        "one product of all steps, after the loop, in place of one per step",
+        "loop_products:products",
+    ),
     "weight_blocks": Rule(
         "the blocks of a product's weights stay in a core's cache", "blocks:products"
     ),

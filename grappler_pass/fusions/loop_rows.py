@@ -1,7 +1,12 @@
-"""What loops add up, and how they keep what a tensor is in all iterations."""
+"""What loops add up, and how they keep what a tensor is in all iterations.
+
+Graphs that a gradient was taken of hold both: a sum per weight, and lists that the
+loop pushes to and the loop of its gradient pops from.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32, DT_INT64, DT_VARIANT
@@ -11,6 +16,7 @@ from grappler_pass.graph.editing import new_node
 from grappler_pass.graph.op_table import (
     ENTER_OPS,
     EXIT_OPS,
+    IDENTITY_OPS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
 )
@@ -71,6 +77,50 @@ def total_of(view: Graph, add: Node) -> Total | None:
         ):
             return Total(add, nodes[term.node], enter, switch, exits[0])
     return None
+
+
+def pushed_to(view: Graph, exit_: Node) -> Port | None:
+    """Return what each iteration of a loop pushes to a list that leaves it.
+
+    The list is empty as the loop begins, and holds nothing else.
+    """
+    switch = view.nodes[exit_.inputs[0].node]
+    ends = _carried(view, switch) if exit_.op in EXIT_OPS else None
+    if not ends:
+        return None
+    enter, around = ends
+    begin = view.source(enter.inputs[0], IDENTITY_OPS)
+    push = view.nodes[around.inputs[0].node]
+    if (
+        begin.op != "EmptyTensorList"
+        or push.op != "TensorListPushBack"
+        or push.inputs[0] != Port(switch.index, 1)
+    ):
+        return None
+    return push.inputs[1]
+
+
+def popped(view: Graph, port: Port) -> Port | None:
+    """Return the list whose items a tensor of a loop is, the last one first."""
+    while view.nodes[port.node].op in IDENTITY_OPS:
+        port = view.nodes[port.node].inputs[0]
+    pop = view.nodes[port.node]
+    if pop.op != "TensorListPopBack" or port.output != 1:
+        return None
+    ends = _carried(view, view.nodes[pop.inputs[0].node])
+    if not ends or pop.inputs[0].output != 1:
+        return None
+    enter, around = ends
+    return enter.inputs[0] if around.inputs[0] == Port(pop.index, 0) else None
+
+
+def kept_rows(view: Graph) -> Iterator[tuple[Port, str]]:
+    """Yield what behind a loop holds the rows of a tensor in all iterations."""
+    for node in view.nodes:
+        if node.op == "TensorListConcatV2":
+            port = pushed_to(view, view.nodes[node.inputs[0].node])
+            if port is not None:
+                yield port, node.name
 
 
 def list_of(

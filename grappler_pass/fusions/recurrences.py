@@ -76,7 +76,7 @@ def products(graph: PricedGraph) -> Iterator[Match]:
             yield Match(product, seconds, product, recurrence.anchor, recurrence.write)
 
 
-def _entry(view: Graph, port: Port) -> Node | None:
+def entry_of(view: Graph, port: Port) -> Node | None:
     """Return by what a tensor enters its loop, if it is the same in each iteration.
 
     It enters as a constant, or each iteration passes it on to the next.
@@ -102,7 +102,7 @@ class Outside:
 
     def has(self, port: Port, near: Node) -> bool:
         """Return whether a tensor of a loop can be computed before it, near a node."""
-        if _entry(self._view, port):
+        if entry_of(self._view, port):
             return True
         node = self._view.nodes[port.node]
         is_same = node.op in CONSTANT_OPS | IDENTITY_OPS | _PARTS
@@ -113,7 +113,7 @@ class Outside:
 
     def text(self, new: NewNodes, port: Port) -> str:
         """Return a tensor of a loop in front of it, by the name of its output there."""
-        if entry := _entry(self._view, port):
+        if entry := entry_of(self._view, port):
             return self._view.text(entry.inputs[0])
         node = self._view.nodes[port.node]
         made = with_inputs(node, {})
@@ -154,7 +154,7 @@ class _InputProduct:
         self._graph, self._outside = graph, outside
         self._product, self._item = product, item
         view = graph.view
-        self._enter = _entry(view, item.inputs[0]) or item
+        self._enter = entry_of(view, item.inputs[0]) or item
         self.anchor = self._enter.inputs[0]
         source = view.nodes[self.anchor.node]
         self._x = source.inputs[0]

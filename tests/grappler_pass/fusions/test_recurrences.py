@@ -27,6 +27,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "backwards": lambda of: of.GRU(UNITS, go_backwards=True, return_sequences=True),
     "with a state": lambda of: of.SimpleRNN(UNITS, return_state=True),
 }
+RULES = "recurrent_products,loop_sums,loop_products"
 # Sums of float32 products in another order.
 TOLERANCE = 1e-5
 # Of gradients through 36 steps, by casts by hand, too.
@@ -44,7 +45,9 @@ def fused_in(compute: Callable[..., Any], *given: Any) -> Counter[str]:
         results = [function(*each) for each in given]
         return [np.asarray(each) for each in tf.nest.flatten(results)]
 
-    plans = plans_without_loss(outcomes, TOLERANCE, fuse="recurrent_products,loop_sums")
+    plans = plans_without_loss(
+        outcomes, TOLERANCE, fuse="recurrent_products,loop_sums,loop_products"
+    )
     return Counter(fusion.rule for plan in plans for fusion in plan.fusions)
 
 
@@ -130,7 +133,7 @@ def test_products_in_blocks_are_as_good_in_16_bits(of: Any) -> None:
     assert {"weight_blocks"} == {f.rule for plan in plans for f in plan.fusions}
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "both ways"])
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"with a state"}))
 def test_gradients_of_a_recurrent_layer_are_the_same(kind: str) -> None:
     compute = gradients_of(KINDS[kind](keras.layers))
 
@@ -141,6 +144,7 @@ def test_gradients_of_a_recurrent_layer_are_the_same(kind: str) -> None:
     found = fused_in(both, (tf.constant(DATA), tf.constant(MASK)))
     # Of inputs and of the state.
     assert found["loop_sums"] >= 4 and found["recurrent_products"] >= 2
+    assert found["loop_products"] == found["recurrent_products"]
 
 
 def test_gradients_of_a_layer_of_keras_2_are_the_same() -> None:
@@ -156,6 +160,7 @@ def test_gradients_of_layers_behind_each_other_are_the_same() -> None:
         "recurrent_products": 2,
         # Those of biases are among them.
         "loop_sums": 6,
+        "loop_products": 2,
     }
 
 
@@ -337,8 +342,76 @@ def test_gradients_of_a_loop_that_ends_early_or_runs_no_step_are_the_same() -> N
         gradients = tape.gradient(loss, given, unconnected_gradients="zero")
         return [loss, *map(tf.convert_to_tensor, gradients)]
 
-    counts = [(ITEMS, tf.constant(count)) for count in (0, 3, STEPS)]
-    assert fused_in(compute, *counts) == {"recurrent_products": 1, "loop_sums": 2}
+    counts = [(ITEMS, tf.constant(count)) for count in (0, 1, 3, STEPS)]
+    rules = {"recurrent_products": 1, "loop_sums": 2, "loop_products": 1}
+    assert fused_in(compute, *counts) == rules
+
+
+def gradients_of_inputs(
+    weights: Any, *, index: Callable[[tf.Tensor], tf.Tensor] = lambda t: t
+) -> Callable[..., tf.Tensor]:
+    """Return a function that returns the gradient of a loop's rows."""
+
+    def compute(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        rows = tf.ensure_shape(tf.reshape(x, tf.shape(x)), (None, None, INPUTS))
+
+        def step(row: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
+            return tf.tanh(tf.matmul(row, weights) + 0.5 * state)
+
+        items = tf.TensorArray(tf.float32, tf.shape(x)[0], clear_after_read=False)
+        items = items.unstack(rows)
+        start = [tf.constant(0), tf.zeros((tf.shape(x)[1], UNITS))]
+        state = tf.while_loop(
+            lambda t, _: t < count,
+            lambda t, value: (t + 1, step(items.read(index(t)), value)),
+            start,
+            shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, UNITS])],
+        )[1]
+        return tf.gradients(tf.reduce_sum(tf.square(state)), x)[0]
+
+    return compute
+
+
+def test_gradients_of_rows_that_are_read_again_are_added_up() -> None:
+    compute = gradients_of_inputs(WEIGHTS, index=lambda t: (7 * t + 3) % 5)
+    counts = [(ITEMS, tf.constant(count)) for count in (0, 1, STEPS)]
+    assert fused_in(compute, *counts)["loop_products"] == 1
+
+
+def test_gradients_of_no_steps_and_of_no_rows_come_out_as_before() -> None:
+    given = [(ITEMS[:0], tf.constant(0)), (ITEMS[:, :0], tf.constant(2))]
+    compute = gradients_of_inputs(tf.Variable(WEIGHTS))
+    found = fused_in(compute, *given, (ITEMS, tf.constant(STEPS)))
+    assert found["loop_products"] >= 1
+
+
+def test_weights_are_those_of_the_loop_if_they_are_updated_behind_it() -> None:
+    weights = tf.Variable(WEIGHTS)
+    gradients = gradients_of_inputs(weights)
+
+    def compute(x: tf.Tensor) -> Sequence[tf.Tensor]:
+        weights.assign(WEIGHTS)
+        first = gradients(x, tf.constant(STEPS))
+        weights.assign_sub(0.5 * weights)
+        return first, gradients(x, tf.constant(STEPS))
+
+    assert fused_in(compute, *[(ITEMS,)] * 3)["loop_products"] == 2
+
+
+def test_gradients_with_weights_that_a_loop_writes_are_computed_in_each_step() -> None:
+    weights = tf.Variable(WEIGHTS)
+
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        weights.assign(WEIGHTS)
+
+        def step(row: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
+            product = tf.matmul(row, weights)
+            weights.assign(0.9 * weights)
+            return tf.tanh(product + 0.5 * state)
+
+        return tf.gradients(tf.reduce_sum(loop(x, step)), x)[0]
+
+    assert fused_in(compute, (ITEMS,))["loop_products"] == 0
 
 
 def test_a_sum_that_begins_with_a_value_keeps_it() -> None:
