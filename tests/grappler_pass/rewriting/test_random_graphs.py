@@ -71,6 +71,7 @@ def test_random_programs_of_keras_reach_each_rewrite_beside_types() -> None:
         # No program has as many weights as it takes to share scalars, nor a recurrence
         # that is large enough.
         - {"shared_scalars", "recurrent_products", "loop_sums", "loop_products"}
+        - {"weight_blocks"}
         - ({"layer_norms"} if not onednn.IS_ON else set()),
         "FIRST_SEEDS": FIRST_SEEDS,
         "FIRST_OF_KERAS": FIRST_OF_KERAS,
