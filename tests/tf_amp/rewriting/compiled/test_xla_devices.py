@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import tempfile
 import textwrap
 
 import pytest
@@ -65,7 +66,10 @@ REPORT = """
 
 
 def printed(*parts: str) -> list[str]:
-    return run_forked("".join(map(textwrap.dedent, parts))).lines()
+    # No other test has measured there what a call takes.
+    with tempfile.TemporaryDirectory() as cache:
+        code = "".join(map(textwrap.dedent, parts))
+        return run_forked(code, env={"TF_AMP_CACHE": cache}).lines()
 
 
 @pytest.fixture(scope="module")
