@@ -167,6 +167,7 @@ def _compiled(options: argparse.Namespace) -> str:
                 compiled_cells(model, mode, runs["off"], runs[mode])
                 for mode in options.compile
             ]
+            print(*rows[-len(options.compile) :], sep="\n", flush=True)
     tens = [f"{_TEN * i + 1}-{_TEN * (i + 1)}" for i in range(_TENS)]
     titles = ("model", "mode", "steps", "first", *tens, "last", "optimizing s")
     return f"{markdown_table(titles, rows)}\n\n{_COMPILED}"
