@@ -27,7 +27,6 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning import coloring
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.compiled_prices import pricer_of_compiled
-from grappler_pass.planning.compiling import with_compiled_step
 from grappler_pass.planning.decisions import keep, plan_from_draft, recall, tried
 from grappler_pass.planning.draft import Draft as Draft
 from grappler_pass.planning.draft import Settings as Settings
@@ -141,7 +140,7 @@ def _plan(draft: Draft) -> Draft:
     draft = dataclasses.replace(draft, casts=casts)
     plan = plan_from_draft(draft)
     plan = dataclasses.replace(plan, unchecked=coloring.unchecked(draft))
-    return dataclasses.replace(draft, plan=with_compiled_step(draft, plan))
+    return dataclasses.replace(draft, plan=plan)
 
 
 def _verify(draft: Draft) -> Draft:

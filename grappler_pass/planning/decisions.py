@@ -32,6 +32,7 @@ from grappler_pass.graph.type_slots import (
 )
 from grappler_pass.graph.view import Port
 from grappler_pass.planning.coloring import problem_from_prices
+from grappler_pass.planning.compiling import with_compiled_step
 from grappler_pass.planning.cut import FLOAT32_SIDE, seconds_of_flips
 from grappler_pass.planning.draft import (
     FORCED,
@@ -86,7 +87,7 @@ def plan_from_draft(draft: Draft) -> Plan:
     kinds = {n.device_type for n in draft.view.nodes if draft.slots.slots_of[n.index]}
     models = (settings.models.get(kind) for kind in sorted(kinds))
     notes = dict.fromkeys(model.profile.note for model in models if model)
-    return Plan(
+    plan = Plan(
         decisions=tuple(
             _decision(draft, slot, cast_seconds, others.get(slot))
             for slot in range(len(draft.slots.slots))
@@ -110,6 +111,7 @@ def plan_from_draft(draft: Draft) -> Plan:
         declined_fusions=draft.declined_fusions,
         guessed=" ".join(filter(None, (_guessed_sizes(draft), *notes))),
     )
+    return with_compiled_step(draft, plan)
 
 
 def _guessed_sizes(draft: Draft) -> str:

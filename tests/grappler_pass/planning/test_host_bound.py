@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.planning.decisions import UnaskedSteps
+from grappler_pass.planning.decisions import UnaskedSteps, withdrawn
 from grappler_pass.planning.plan import Cause, Plan
 from tests.bert_on_an_h100 import VARIANTS, draft_of
 from tests.grappler_pass.planning.drafts import planned
@@ -103,6 +103,17 @@ def test_casts_that_the_host_has_to_start_make_a_step_longer() -> None:
     assert draft.plan.is_empty
     fast = planned(text, CostModel(profile), own_steps=UnaskedSteps())
     assert not fast.plan.is_empty and fast.plan.casts == 3
+
+
+def test_what_xla_would_take_is_said_of_a_plan_that_is_withdrawn_too() -> None:
+    text = "x = Placeholder shape=[8192,8192]\nw = Placeholder shape=[8192,8192]\n"
+    text += "product = MatMul(x, w)\ny0 = Tanh(product)\n"
+    text += "".join(f"y{i} = Tanh(y{i - 1})\n" for i in range(1, 40))
+    model = CostModel(DeviceProfile.load("h100"))
+    draft = planned(text, model, own_steps=UnaskedSteps())
+    assert not draft.plan.is_empty
+    kept = withdrawn(draft, Cause.TRIAL).plan
+    assert kept.is_empty and kept.compiled_step == draft.plan.compiled_step != ""
 
 
 def test_what_is_in_16_bits_as_given_is_priced_so() -> None:
