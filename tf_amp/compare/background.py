@@ -32,7 +32,7 @@ _OURS = "tf_amp_xla"
 _COMPILING = ("tf_Compute", _OURS)
 # Nothing compiles where no thread does in so many looks, with so many seconds between.
 _LOOKS, _BETWEEN = 5, 0.01
-# Who waits for longer than so many seconds is told why.
+# A longer wait, in seconds, is explained.
 _SILENCE = 2.0
 _ends = threading.Event()
 

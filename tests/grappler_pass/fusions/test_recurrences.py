@@ -267,7 +267,8 @@ def test_weights_may_be_transposed_or_a_part_of_others() -> None:
     assert products_moved(compute, (ITEMS,)) == 2
 
 
-def test_weights_that_a_loop_writes_are_read_in_each_step() -> None:
+def writing_weights() -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function whose loop writes the weights that it multiplies by."""
     weights = tf.Variable(WEIGHTS)
 
     def compute(x: tf.Tensor) -> tf.Tensor:
@@ -280,7 +281,11 @@ def test_weights_that_a_loop_writes_are_read_in_each_step() -> None:
 
         return loop(x, step)
 
-    assert products_moved(compute, (ITEMS,)) == 0
+    return compute
+
+
+def test_weights_that_a_loop_writes_are_read_in_each_step() -> None:
+    assert products_moved(writing_weights(), (ITEMS,)) == 0
 
 
 def test_weights_are_read_after_a_write_in_front_of_the_loop() -> None:
@@ -399,17 +404,10 @@ def test_weights_are_those_of_the_loop_if_they_are_updated_behind_it() -> None:
 
 
 def test_gradients_with_weights_that_a_loop_writes_are_computed_in_each_step() -> None:
-    weights = tf.Variable(WEIGHTS)
+    written = writing_weights()
 
     def compute(x: tf.Tensor) -> tf.Tensor:
-        weights.assign(WEIGHTS)
-
-        def step(row: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
-            product = tf.matmul(row, weights)
-            weights.assign(0.9 * weights)
-            return tf.tanh(product + 0.5 * state)
-
-        return tf.gradients(tf.reduce_sum(loop(x, step)), x)[0]
+        return tf.gradients(tf.reduce_sum(written(x)), x)[0]
 
     assert fused_in(compute, (ITEMS,))["loop_products"] == 0
 
