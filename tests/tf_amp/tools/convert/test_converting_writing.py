@@ -94,7 +94,9 @@ def test_convert_killed_at_any_moment_leaves_a_whole_model(model, tmp_path):
         if child.wait() == 0:
             break
         killed += 1
-        assert _contents(target) == before
+        # The last moment of a child that is killed may lie after its model was written.
+        if _contents(target) != before:
+            assert tf.saved_model.load(str(target)).signatures
     assert killed and _contents(target) != before
     assert [path.name for path in target.parent.iterdir()] == ["out"]
     assert tf.saved_model.load(str(target)).signatures
