@@ -20,7 +20,8 @@ what stands in one place each of it.
 Behind a further arrow stands what the program prints when it runs again, in the same
 folder. `FOLDER` is an empty one, `FOLDER/cache` its cache if it is `tuned`, that is,
 compares steps. `each: A B = 1 : x | 2 : y` is a program for each alternative, in which
-1 or 2 stands for A.
+1 or 2 stands for A. `long: B` leaves alternatives whose values hold B to
+`make test-long`, and `long:` alone all.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.fresh_process import PROBE
 from tests.two_cpus import BEGIN
 
 _BEGINNINGS = {"PROBE": PROBE, "NOTHING": "", "TWO_CPUS": BEGIN}
-_SETTING = re.compile(r"(on|env|each|tuned): ?(.*)")
+_SETTING = re.compile(r"(on|env|each|tuned|long): ?(.*)")
 _WILD = {"#": r"\d+(?:\.\d+)?", "...": ".*", "\n...\n": r"\n(?:.*\n)*"}
 Text = tuple[str, str, str]
 
@@ -106,7 +107,11 @@ def programs_beside(test: str) -> list[object]:
     found = [text for path in paths for text in texts_of(path)]
     texts = {title: text for _, title, text in found}
     return [
-        pytest.param(_parsed(filled, texts), id=f"{title}{which}")
+        pytest.param(
+            _parsed(filled, texts),
+            id=f"{title}{which}",
+            marks=pytest.mark.long if _takes_long(filled, which) else (),
+        )
         for mark, title, text in found
         if mark == "=="
         for which, filled in alternatives(text)
@@ -134,6 +139,11 @@ def _settings(text: str) -> tuple[dict[str, str], str]:
         settings[match[1]] = match[2]
         text = text[match.end() :].removeprefix("\n")
     return settings, text
+
+
+def _takes_long(text: str, which: str) -> bool:
+    part = _settings(text)[0].get("long")
+    return part is not None and part in which
 
 
 def _begun(texts: dict[str, str], name: str) -> str:

@@ -14,6 +14,7 @@ from grappler_pass.planning.plan import Plan
 from tests.clusters import run_job
 from tests.forking import run_forked, run_forked_command
 from tests.fresh_process import run_interpreter
+from tests.long import parameters
 from tests.processes import ROOT
 from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
 from tf_amp.runtime import autostart
@@ -28,6 +29,8 @@ FLOAT32 = {
     "session_v1": 0.980,
     "set_in_script": 0.967,
 }
+# A tutorial does the same, or other tests of small models do.
+ALIKE = ("accumulation", "custom_loop", "fine_tuning", "legacy_keras", "tf_data_images")
 # Three standard deviations between two accuracies of 0.97 on 450 images.
 TOLERANCE = 3 * (2 * 0.97 * 0.03 / 450) ** 0.5
 
@@ -86,7 +89,7 @@ def accuracy(lines: list[str]) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("name", FLOAT32)
+@pytest.mark.parametrize("name", parameters(FLOAT32, ALIKE))
 def test_an_example_learns_as_well_in_mixed_precision(
     name: str, tmp_path: pathlib.Path
 ) -> None:
@@ -110,8 +113,6 @@ def test_an_example_knows_nothing_of_the_package(name: str) -> None:
 
 # The least accuracy of those that time their steps.
 TIMED = {"fine_tuning": 0.85, "accumulation": 0.93, "tf_data_images": 0.9}
-# A tutorial does the same, or other tests of small models do.
-ALIKE = ("accumulation", "fine_tuning")
 SPEED = re.compile(
     r"float32 -> tf-amp: \S+ -> \S+ ms per step "
     r"\(\d+\.\d\dx in the median of 1[05] pairs of steps, half of them \S+x to \S+x\)"
@@ -135,13 +136,7 @@ def timed(name: str, folder: pathlib.Path, level: str = "O2") -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.long if name in ALIKE else ())
-        for name in TIMED
-    ],
-)
+@pytest.mark.parametrize("name", parameters(TIMED, ALIKE))
 def test_an_example_trains_and_prints_its_speed_up(
     name: str, tmp_path: pathlib.Path
 ) -> None:
@@ -305,6 +300,7 @@ def test_two_replicas_learn_in_mixed_precision(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == [log]
 
 
+@pytest.mark.long
 def test_a_block_sparse_network_learns_as_well_as_a_dense_one(
     tmp_path: pathlib.Path,
 ) -> None:

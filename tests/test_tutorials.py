@@ -20,6 +20,7 @@ import pytest
 
 from tests.command_lines import run_line
 from tests.forking import Child
+from tests.long import parameters
 from tests.processes import ROOT, sources
 
 pytest.importorskip("mkdocs", reason="other TensorFlows are tried without docs")
@@ -30,7 +31,7 @@ PAGES = sorted(FOLDER.glob("*.md"))
 # It has cells of Python and of bash.
 IN_A_KERNEL = "float16 in a kernel"
 # They take a minute each.
-LONG = ("custom_loop", "worth_it", IN_A_KERNEL)
+LONG = ("custom_loop", "fine_tune", "worth_it", IN_A_KERNEL)
 NUMBER = re.compile(r"\d+(,\d{3})*(\.\d+)?(e[+-]\d+)?")
 # ipykernel has programs print in color.
 COLOR = re.compile(r"\x1b\[[\d;]*m")
@@ -115,11 +116,7 @@ def _notebooks() -> types.ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
-        for name in (*(page.stem for page in PAGES), IN_A_KERNEL)
-    ],
+    "name", parameters((*(page.stem for page in PAGES), IN_A_KERNEL), LONG)
 )
 def test_a_tutorial_runs_and_prints_what_it_shows(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ from evidence.summary import (
 )
 from evidence.trial import Trial
 from tests.forking import run_forked
+from tests.long import parameters
 from tests.processes import folder_that_hides
 
 # Fewer examples, so that nothing but the time differs.
@@ -42,7 +43,8 @@ print(json.dumps(dataclasses.asdict(trial.run(NAME, "bfloat16", seed=1, steps=3)
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The others are a network of each kind.
+@pytest.mark.parametrize("name", parameters(NAMES, ("generation", "translation")))
 def test_a_family_trains_in_16_bits(name: str) -> None:
     env = method_of("bfloat16").environment
     lines = run_forked(f"NAME = {name!r}\n{TRIAL}", env=env).lines()

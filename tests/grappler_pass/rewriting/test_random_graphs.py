@@ -94,6 +94,7 @@ def test_a_random_recurrence_agrees_with_its_products_in_front_of_it() -> None:
     assert outcome.failures == () and outcome.rules["recurrent_products"]
 
 
+@pytest.mark.long
 def test_a_kernel_that_is_traced_and_computes_otherwise_is_noticed(monkeypatch) -> None:
     # It normalizes by the statistics of a batch, and is to move averages of them.
     assert check_seed(174, ("bfloat16",)).failures == ()

@@ -337,6 +337,7 @@ print(*(b / a for a, b in zip(float32, saving)))
 """
 
 
+@pytest.mark.long
 def test_no_batch_takes_more_than_in_float32() -> None:
     result = run_python(SWEEP, env=limited_to(None))
     shares = [float(word) for word in result.lines()[-1].split()]

@@ -237,6 +237,7 @@ def results_in_a_process(recipes):
     return run_forked(code, env={"TF_AMP_TUNE": "off"}).lines()
 
 
+@pytest.mark.long
 def test_the_rule_holds_on_replicas():
     given = {"plants": OF_REPLICAS, "untaken": (False,) * len(OF_REPLICAS)}
     rows = {

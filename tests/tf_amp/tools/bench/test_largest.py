@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import threading
+import re
+import sys
 
 import pytest
 
-from tf_amp.errors import ConfigError
-from tf_amp.tools.bench.job import FLOAT32, BenchJob, Program
-from tf_amp.tools.bench.largest import MEBI, _Tries, largest_batch
+from tests.processes import run, sources
+from tf_amp.tools.bench.largest import MEBI, largest_batch
 
 
 @pytest.mark.parametrize("most", [3, 8, 25, 1000])
@@ -31,24 +31,27 @@ def test_the_largest_batch_is_found_within_a_twentieth(
     assert largest_batch(lambda _: None, MEBI, 8) == 0
 
 
-def test_a_process_keeps_to_the_limit_and_tells_what_it_took(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+SQUARES = """
+def make_step(batch):
+    if batch == 3:
+        raise ValueError("three")
+    import tensorflow as tf
+    x = tf.ones([batch, 10**6])
+    return tf.function(lambda: tf.reduce_sum(tf.sqrt(x)))
+"""
+COMMAND = [sys.executable, "-m", "tf_amp", "bench", "squares:make_step"]
+COMMAND += ["--mode", "infer", "--methods", "float32", "--step-seconds", "0.01"]
+COMMAND += ["--largest-batch", "50", "--batches"]
+
+
+def test_processes_keep_to_the_limit_and_find_the_largest_batch(
+    tmp_path: pathlib.Path,
 ) -> None:
-    (tmp_path / "squares.py").write_text(
-        "def make_step(batch):\n"
-        "    if batch == 3:\n"
-        "        raise ValueError('three')\n"
-        "    import tensorflow as tf\n"
-        "    x = tf.ones([batch, 10**6])\n"
-        "    return tf.function(lambda: tf.reduce_sum(tf.sqrt(x)))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    program = Program("function", "squares:make_step")
-    job = BenchJob(program, "infer", (FLOAT32,), (4,), 60.0, 0.01)
-    tries = _Tries(job, FLOAT32, 50, tmp_path, threading.Event())
-    size = tries.taken(4)
-    assert size is not None and 16 * MEBI <= size <= 50 * MEBI
-    assert tries.seconds.keys() == {4}
-    assert tries.taken(100) is None
-    with pytest.raises(ConfigError, match="three"):
-        tries.taken(3)
+    (tmp_path / "squares.py").write_text(SQUARES)
+    # Few tries find it from there.
+    done = run([*COMMAND, "4"], env=sources(), cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "squares:make_step, infer, tensors of 50 MiB at most" in done.out
+    assert re.search(r"^float32 +4 +1\.00 +\d", done.out, re.MULTILINE), done.out
+    refused = run([*COMMAND, "3"], env=sources(), cwd=tmp_path)
+    assert refused.code == 2 and "three" in refused.err

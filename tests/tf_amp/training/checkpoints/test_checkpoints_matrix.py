@@ -13,6 +13,7 @@ import pytest
 
 from tests.checkpoint_ways import GOOD_STEPS, WAYS
 from tests.forking import run_forked
+from tests.long import parameters
 
 SETTINGS = {
     "dtype": "float16",
@@ -34,6 +35,13 @@ WITH_IT_ON_ONE_SIDE = (
     "tf_keras load_weights",
     "tf_keras load_model, h5",
     "Saver",
+    "MonitoredTrainingSession",
+)
+# As others of them do.
+ALIKE = (
+    "CheckpointManager",
+    "load_weights",
+    "tf_keras load_weights",
     "MonitoredTrainingSession",
 )
 # They restore what they name, and no loss scale.
@@ -126,12 +134,12 @@ def restored(folder, way, mode):
     return [json.loads(line) for line in done.lines()], told
 
 
-@pytest.mark.parametrize("way", WITH_IT_ON_ONE_SIDE)
+@pytest.mark.parametrize("way", parameters(WITH_IT_ON_ONE_SIDE, ALIKE))
 def test_without_tf_amp_what_was_written_with_it_restores(way, written):
     assert restored(written(WAYS[way][0], "with"), way, "without") == ([], [])
 
 
-@pytest.mark.parametrize("way", WITH_IT_ON_ONE_SIDE)
+@pytest.mark.parametrize("way", parameters(WITH_IT_ON_ONE_SIDE, ALIKE))
 def test_with_tf_amp_what_was_written_without_it_restores(way, written):
     ((state, _),), (line,) = restored(written(WAYS[way][0], "without"), way, "with")
     assert state == FRESH
