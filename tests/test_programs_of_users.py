@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hand_casts import rounded
+from tests.long import parameters
 from tests.programs_of_users.building import built
 from tests.programs_of_users.catalog import BY_NAME, check
 from tests.soundness import LOW_DTYPES
@@ -25,7 +26,9 @@ CHECKED = (
 )
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize(
+    "name", parameters(CHECKED, ("triplet_loss", "rotated_positions", "adam_by_hand"))
+)
 def test_no_error_passes_three_times_what_casts_by_hand_give(name: str) -> None:
     outcome = check(name)
     assert outcome.rewritten, "nothing was tried"

@@ -28,6 +28,7 @@ from benchmarks.gpu.turns import measured
 from benchmarks.processes import ROOT, worker_environment
 from benchmarks.results import kept_table
 from benchmarks.steps import build_model, step_of
+from tests.long import parameters
 from tf_amp.report.codec import from_plain
 from tf_amp.tools.bench.job import KERAS, OURS, TENSORFLOW
 
@@ -178,7 +179,7 @@ def test_the_most_telling_models_come_first() -> None:
             assert (TENSORFLOW in methods) == (not is_compiled)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", parameters(MODELS, ("mobilenet_v3", "resnet50")))
 def test_each_model_is_built_in_both_sizes_and_run_in_the_small_one(name: str) -> None:
     large, small = model_of(name, FULL), model_of(name, SMALL)
     assert large.optimizer == small.optimizer and large.module == small.module

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests.grappler_pass.fusions.rewriting import plans_without_loss
+from tests.long import parameters
 
 layers = keras.layers
 DRAWN = {"gamma_initializer": "normal", "beta_initializer": "normal"}
@@ -150,9 +151,11 @@ MODELS = {
         lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     ),
 }
+# Of each of these rules there is another one.
+VARIANTS = ("einsum", "others", "rows", "steps", "tanh_gelu", "transposed")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", parameters(MODELS, VARIANTS))
 def test_keras_predicts_the_same_and_trains_as_before(name: str) -> None:
     given = MODELS[name]
     random = np.random.default_rng(0)

@@ -180,8 +180,13 @@ dtypes = pytest.mark.parametrize("dtype", LOW)
 # Layouts of float32 depend on how exact it is to be, from compute capability 8.0 on.
 gpus = pytest.mark.parametrize(
     ("gpu", "tf32"),
-    [(P100, True), (V100, True), (T4, True), (H100, True), (H100, False)],
-    ids=["P100", "V100", "T4", "H100", "H100 exact"],
+    [
+        pytest.param(P100, True, id="P100"),
+        pytest.param(V100, True, id="V100"),
+        pytest.param(T4, True, id="T4", marks=pytest.mark.long),
+        pytest.param(H100, True, id="H100"),
+        pytest.param(H100, False, id="H100 exact", marks=pytest.mark.long),
+    ],
 )
 
 
