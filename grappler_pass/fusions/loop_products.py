@@ -263,13 +263,18 @@ class _ListedProduct:
         return new.add(made, "shape", (3,))
 
     def _leave_loop(self, new: NewNodes) -> None:
-        """Have the loop pass on a list that nobody reads."""
+        """Have the loop pass on a list that nobody reads, after all it waited for."""
         product, total, _, like = self._items
         new.edited.read(Reader(total.enter.index, 0), new.text(like))
         carried = new.text(Port(total.switch.index, 1))
-        for node, text in ((total.term, carried), (total.add, total.term.name)):
-            same = part_of(node, "Identity", text)
-            same.attr["T"].type = DT_VARIANT
+        for node, text, awaited in (
+            (total.term, carried, total.term.inputs),
+            (total.add, total.term.name, ()),
+            (product, new.text(self._x), product.inputs[1:]),
+        ):
+            names = (new.graph.view.nodes[port.node].name for port in awaited)
+            same = part_of(node, "Identity", text, *(f"^{name}" for name in names))
+            if node is not product:
+                same.attr["T"].type = DT_VARIANT
             new.replace(node, same)
-        new.pass_on(product, new.text(self._x))
         new.shapes[product.name] = (new.graph.shape(self._x),)

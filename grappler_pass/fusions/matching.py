@@ -234,7 +234,9 @@ def _is_closed(graph: PricedGraph, found: Found) -> bool:
 
 def is_float32(node: Node) -> bool:
     """Return whether a node of one type computes in float32."""
-    return bool(node.proto.attr["T"].type == DT_FLOAT)
+    # `in` first: reading a missing key of a protobuf map creates it.
+    attrs = node.proto.attr
+    return "T" in attrs and bool(attrs["T"].type == DT_FLOAT)
 
 
 def scalar_of(view: Graph, port: Port) -> float | None:
