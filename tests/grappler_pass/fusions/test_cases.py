@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import KEPT_WEIGHTS, RULE_TABLE, RULES, SHARED_SCALARS
-from grappler_pass.graph.view import Item
+from grappler_pass.fusions.matching import is_float32
+from grappler_pass.graph.view import Graph, Item
 from grappler_pass.planning.plan import Fusion, Plan
 from tests.grappler_pass.fusions.rewriting import CASES, Case, fused, shape_from_text
 from tests.processes import ROOT
@@ -32,6 +33,15 @@ def test_each_rule_has_its_row_in_the_documentation_and_its_section_here() -> No
     found = {name for name, rule in RULE_TABLE.items() if rule.matches}
     found |= {SHARED_SCALARS, KEPT_WEIGHTS}
     assert {case.rule for case in CASES.values()} == found
+
+
+def test_whoever_asks_for_a_type_leaves_the_node_as_it_is() -> None:
+    view = Graph(
+        graph_from_text("x = Placeholder\ny = Cast(x) SrcT=float32 DstT=int32")
+    )
+    given = view.nodes[1].proto.SerializeToString()
+    assert not is_float32(view.nodes[1])
+    assert view.nodes[1].proto.SerializeToString() == given
 
 
 def test_a_graph_whose_shapes_nobody_asks_for_is_no_case() -> None:

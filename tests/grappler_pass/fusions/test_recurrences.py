@@ -169,6 +169,21 @@ def test_gradients_of_layers_behind_each_other_are_the_same() -> None:
     }
 
 
+def test_gradients_still_wait_for_what_is_written_between() -> None:
+    layer, count = KINDS["lstm"](keras.layers), tf.Variable(0.0)
+    layer(DATA)
+
+    def compute(x: tf.Tensor) -> Sequence[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.square(layer(x)))
+        with tf.control_dependencies([count.assign_add(loss)]):
+            scale = tf.identity(2.0)
+        return tape.gradient(loss, [x, *layer.trainable_variables], scale)
+
+    assert fused_in(compute, (tf.constant(DATA),))["loop_products"] == 1
+
+
 @pytest.mark.usefixtures("disabled_afterwards")
 def test_gradients_in_16_bits_are_as_near_to_float32_as_before() -> None:
     compute = gradients_of(KINDS["lstm"](keras.layers))
