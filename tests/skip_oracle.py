@@ -9,6 +9,9 @@ or leave float16 once they are multiplied by the loss scale. An optimizer is to
 - take it where nothing around has overflowed;
 - do either, wholly, in between: what a function returns together, what came from
   outside and is finite by now, and gradients of replicas that met meanwhile.
+
+What replicas note where they cannot meet counts at the next step that an optimizer is
+asked for; within one function only if that is traced after the first such call.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tests.skip_plans import (
     Change,
     Operation,
     Record,
+    within,
 )
 from tests.skip_recipes import BY_HAND, Apply, Loss, Recipe, Write
 
@@ -167,6 +171,8 @@ class Step:
         self._recipe = recipe
         self._takes = takes
         self._choices = choices
+        # Whether what replicas have noted counts where an optimizer is asked.
+        self._counts_noted = not recipe.traced
 
     def run(self, plan: Sequence[Operation], inputs: np.ndarray) -> None:
         """Take the step."""
@@ -187,6 +193,7 @@ class Step:
                     self._write(frame.values[value], frame)
                 case Block():
                     self._block(operation, frame)
+            self._counts_noted |= _has_noting_call(operation)
 
     def _record(self, record: Record, frame: _Frame) -> None:
         begun, inner = self.model.scale, []
@@ -324,6 +331,9 @@ class Step:
                     sums = made
         inside = frozenset(range(before + 1, self.calls + 1))
         around = inside | _all(use.calls | use.around for use in uses)
+        asked = {each.tape for each in within(block.body) if isinstance(each, Ask)}
+        for tape in asked & frame.tapes.keys():
+            around |= _all(frame.tapes[tape].inner)
         hidden = _all(use.unseen for use in uses)
         for number, value in zip(block.makes, sums, strict=True):
             if block.is_traced:
@@ -365,9 +375,10 @@ class Step:
 
     def _meet(self) -> bool:
         """Let replicas meet; return whether any has noted an overflow."""
+        if not self.model.noted or not self._counts_noted:
+            return False
         finite = all(self.model.noted)
-        if self.model.noted:
-            self._count(finite, True)
+        self._count(finite, True)
         self.model.noted.clear()
         return not finite
 
@@ -418,6 +429,22 @@ def _sum(one: _Value, other: _Value) -> _Value:
         one.calls | other.calls,
         one.unseen | other.unseen,
         one.around | other.around,
+    )
+
+
+def _has_noting_call(operation: Operation) -> bool:
+    """Return whether replicas note calls there, if they cannot meet in blocks."""
+    if isinstance(operation, Record):
+        return any(
+            loss.kind == "penalty" and loss.place != "here" for loss in operation.losses
+        )
+    return isinstance(operation, Block) and any(
+        isinstance(each, Ask)
+        or (
+            isinstance(each, Record)
+            and any(loss.kind == "penalty" for loss in each.losses)
+        )
+        for each in within(operation.body)
     )
 
 

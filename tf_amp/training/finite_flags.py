@@ -11,7 +11,8 @@
   for itself. There nothing can be agreed on, and variables that are the same on all
   replicas cannot be written: replicas meet, and adjust the loss scale, when an
   optimizer asks whether to take the step. Eager optimizers then skip where there was
-  any overflow since replicas have met.
+  any overflow since replicas have met. A function whose optimizers are all traced
+  before the first such call adjusts no loss scale for it: nothing applies it there.
 """
 
 from __future__ import annotations

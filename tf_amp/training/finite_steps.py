@@ -79,14 +79,12 @@ def finite_step(
     states = _readable_states()
     weights = handles_of(variables)
     latest, strategy = latest_state(), tf.distribute.get_strategy()
-    # One that has scaled gradients of other weights has nothing to do with this step:
+    # One that has scaled no gradients of these weights has nothing to do with it:
     # an overflow of another training is no news of this one.
     own = [
         state
         for state in states
-        if state is latest
-        or not (weights and state.weights)
-        or state.has_trained(weights)
+        if state is latest or not weights or state.has_trained(weights)
     ]
     # Where no strategy is in force, it may be of one whose training rests: then its
     # replicas do not meet here.

@@ -138,6 +138,7 @@ ROWS = {
             ("loop", "function compiled"),
         )
     },
+    "taken once more behind the step": ("", (Take(), Apply(), function(Take()))),
     "a tape that is asked in a loop alone": (
         "function",
         (Take(asked=(), persistent=True), loop(Ask(), rounds=3), Apply()),
@@ -181,19 +182,20 @@ def test_the_rule_holds_for(name, way):
 
 
 # What depends on a branch that is taken or not, or overflows by the loss scale alone.
-UNTAKEN = Recipe(
-    (
-        Take((Loss("half"),), asked=(), persistent=True),
+UNTAKEN = (False, True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plants"),
+    [("half", [((0, 0, "large"),)] * 4), ("penalty", [(), BAD, BAD, ()])],
+)
+def test_the_rule_holds_for_a_tape_that_is_asked_in_a_branch_or_not(kind, plants):
+    body = (
+        Take((Loss(kind),), asked=(), persistent=True),
         Block("branch", (Ask(),)),
         Apply(),
-    ),
-    plants=(((0, 0, "large"),),) * 4,
-    untaken=(False, True, False, False),
-)
-
-
-def test_the_rule_holds_for_a_tape_that_is_asked_in_a_branch_or_not():
-    outcome = check(UNTAKEN)
+    )
+    outcome = check(Recipe(body, plants=tuple(plants), untaken=UNTAKEN))
     assert not outcome.failure and outcome.overflows and outcome.taken
 
 
@@ -216,6 +218,7 @@ ON_REPLICAS = {
     "several steps": "function",
     "gradients of gradients, here": "function eager",
     "gradients of gradients, function": "function eager",
+    "taken once more behind the step": "function eager",
 }
 OF_REPLICAS = ((), BAD, ((1, 0, "inf"),), (*BAD, (1, 0, "inf")), ((1, 1, "inf"),), ())
 
@@ -275,6 +278,15 @@ TWO_TRAININGS = {
     "an overflow of gradients of data, while the scale grows": (
         Recipe((Take((Loss("penalty"),), asked=()),), plants=(BAD,), traced=False),
         Recipe(GROWN, plants=((),), traced=False),
+    ),
+    "an overflow of gradients of data that replicas have noted": (
+        Recipe(
+            (Take((Loss("penalty", place="function"),), asked=()),),
+            plants=(BAD,),
+            replicas=2,
+            traced=False,
+        ),
+        Recipe((Take(), Apply()), plants=((),), replicas=2, traced=False),
     ),
 }
 
