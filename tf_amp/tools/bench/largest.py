@@ -59,7 +59,8 @@ def largest_batch(
 ) -> int:
     """Return the largest batch that fits, within a share of it; 0 if none does.
 
-    Memory is taken to grow by the same with each example, until a batch has no room.
+    One that is larger by that share, or by one, had no room. Memory is taken to grow by
+    the same with each example, until a batch has no room.
 
     Args:
       taken: returns the bytes that a batch takes; None if it has no room.
@@ -162,4 +163,4 @@ def print_largest(job: BenchJob, mebibytes: int, found: list[Largest]) -> None:
     title = f"{job.target.title}, {job.mode}, tensors of {mebibytes} MiB at most"
     table = FittedTable(_TITLES, rows, numbers=_TITLES[1:], has_rule=False)
     show(Text(title, style="bold"), table)
-    print(f"The largest batch is found within {NEAR:.0%}.")
+    print(f"A batch larger by {NEAR:.0%}, or by one example, had no room when tried.")
