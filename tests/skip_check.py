@@ -16,6 +16,7 @@ from tests.skip_plans import plan_of
 from tests.skip_programs import Program
 from tests.skip_recipes import INPUTS, Recipe
 from tf_amp import DynamicLossScale, LossScale, NoOpLossScale
+from tf_amp.training import scale_state
 
 # A few roundings of float32.
 _TOLERANCE = 2.0**-19
@@ -69,6 +70,9 @@ def check(
     if loss_scale is None:
         loss_scale = DynamicLossScale(initial=INITIAL, growth_interval=INTERVAL)
     scaled = saving_by if saves_memory else scaled_by
+    # What is applied before this training has taken any gradients comes from no call of
+    # its own; an optimizer would take it for a result of the latest one in the process.
+    scale_state._latest.clear()
     with scaled(loss_scale), np.errstate(all="ignore"):
         program = Program(recipe)
         before, scale, noted = program.state(), Scale(), []
