@@ -27,7 +27,7 @@ from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.view import Graph, Item
-from grappler_pass.planning.live_set import largest_live_set
+from grappler_pass.planning.live_set import THREADS, largest_live_set
 
 _NAMES = tuple(each.name for each in MODELS)
 _FLOAT32, _OURS = "float32", "untuned"
@@ -112,7 +112,7 @@ def _memory(name: str, chosen: str) -> Memory:
         item = Item(fetch=graph.fetch, preserve=graph.preserve)
         graph_def = tf.compat.v1.GraphDef.FromString(graph.graph_def)
         view = Graph(graph_def, item, Home("CPU"))
-        predicted = largest_live_set(view, graph.shapes).size
+        predicted = largest_live_set(view, graph.shapes, THREADS).size
     step()
     allocated = []
     for _ in range(_STEPS):

@@ -1,9 +1,12 @@
 """Predict the most bytes that a graph holds at once, by a schedule of its nodes.
 
-The nodes run in the order in which one thread of TensorFlow's executor runs them. A
-tensor lives from the node that writes it to its last reader. Views share the tensor
+The nodes run as threads of TensorFlow's executor run them. A tensor lives from the
+start of the node that writes it to the end of its last reader. Views share the tensor
 that they look at. An elementwise op writes over an operand of its size and type that
 nothing else reads. A cast copies.
+
+Plans say what two threads hold; more hold more. Where memory is saved, a single thread
+is asked: it leaves for later what a second one runs at once, as gradients of weights.
 
     held before a step   variables, inputs and constants of the graph
     added by it          outputs of operations; copies of variables
@@ -20,6 +23,7 @@ and what the allocator adds when it rounds sizes up.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -42,6 +46,9 @@ from grappler_pass.graph.walks import reached
 from grappler_pass.kept_kernels import KEEP, KEPT
 from grappler_pass.planning.draft import Draft
 
+# Of TensorFlow's executor, where a plan says what a step holds.
+THREADS = 2
+
 _LOW_BYTES = 2
 # Each output is what an input is, or a part of it: output i of input i for IdentityN,
 # else of the first.
@@ -60,6 +67,10 @@ _ADDED = "/tf_amp_"
 # elements.
 _MASK, _MASKED = 5, 8
 _SAME_SIZE = frozenset({"Cast", "Enter", "Transpose"})
+# How long a node takes decides what runs beside it, and nothing else. So it is told in
+# bytes that move meanwhile: a start takes as long as these, each byte of a product as
+# long as ten.
+_START_BYTES, _PRODUCT_BYTES = 45e3, 10.0
 _PASSING = table.FORWARDING_OPS | table.MERGE_OPS
 
 
@@ -110,9 +121,9 @@ def predict_live_sets(draft: Draft) -> Draft:
     settings = draft.settings
     if not settings.predicts_memory or settings.fuses or draft.prices is None:
         return draft
-    before = after = largest_live_set(draft.view_of(draft.given), draft.shapes)
+    before = after = largest_live_set(draft.view_of(draft.given), draft.shapes, THREADS)
     if draft.rewritten is not draft.given:
-        after = largest_live_set(draft.view_of(draft.rewritten), draft.shapes)
+        after = largest_live_set(draft.view_of(draft.rewritten), draft.shapes, THREADS)
     plan = dataclasses.replace(
         draft.plan,
         peak_bytes_before=before.size,
@@ -123,25 +134,31 @@ def predict_live_sets(draft: Draft) -> Draft:
     return dataclasses.replace(draft, plan=plan)
 
 
-def largest_live_set(view: Graph, shapes: Shapes) -> LiveSet:
+def largest_live_set(view: Graph, shapes: Shapes, threads: int = 1) -> LiveSet:
     """Return the most bytes that a graph holds at once.
 
     Args:
       view: the graph; what its item relies on is run.
       shapes: static shapes by name of node. A cast or a transpose without one writes as
         many elements as it reads, another node as the one that it is called after.
+      threads: that run it.
     """
-    return peak_of(view, shapes).live_set
+    return peak_of(view, shapes, threads).live_set
 
 
-def peak_of(view: Graph, shapes: Shapes) -> Peak:
+def peak_of(view: Graph, shapes: Shapes, threads: int = 1) -> Peak:
     """Return the moment at which a graph holds most; arguments as above."""
     step, most, count = _Step(view, shapes), 0, 0
-    order = tuple(_schedule(view, step.nodes))
-    for place, number in enumerate(order, 1):
-        step.run(view.nodes[number])
+    started, running = list[int](), dict[int, Callable[[], None]]()
+    for number in _schedule(view, step.nodes, step.duration, threads):
+        if number in running:
+            running.pop(number)()
+            continue
+        started.append(number)
+        running[number] = step.start(view.nodes[number])
         if step.most > most:
-            most, count = step.most, place
+            most, count = step.most, len(started)
+    order = tuple(started)
     late = frozenset(order[count:])
     return Peak(
         {
@@ -157,12 +174,18 @@ def peak_of(view: Graph, shapes: Shapes) -> Peak:
     )
 
 
-def _schedule(view: Graph, run: frozenset[int]) -> Iterator[int]:
-    """Yield node numbers as one thread of TensorFlow's executor runs them.
+def _schedule(
+    view: Graph,
+    run: frozenset[int],
+    duration: Callable[[Node], float],
+    threads: int,
+) -> Iterator[int]:
+    """Yield node numbers as threads of TensorFlow's executor start and end them.
 
-    A thread goes on with what its last node has made ready: with all ops that cost
-    little, such as views and every op of a GPU, and with one other. The rest waits in
-    front of what has waited before (executor.cc: Process, ScheduleReady).
+    Each comes twice. A thread goes on with what its last node has made ready: with all
+    ops that cost little, such as views and every op of a GPU, and with one other. The
+    rest waits in front of what has waited before (executor.cc: Process, ScheduleReady).
+    A thread without work takes what has waited longest with another one.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     awaited: Counter[int] = Counter()
@@ -174,23 +197,42 @@ def _schedule(view: Graph, run: frozenset[int]) -> Iterator[int]:
             if not (is_back_edge and node.op in table.MERGE_OPS):
                 readers[source].append(number)
                 awaited[number] += 1
-    waiting = deque(number for number in sorted(run) if not awaited[number])
-    while waiting:
-        ready = deque([waiting.popleft()])
-        while ready:
-            number = ready.popleft()
+    # What each goes on with at once, and what it has made ready besides.
+    own = [deque[int]() for _ in range(threads)]
+    waiting = [deque[int]() for _ in range(threads)]
+    waiting[0].extend(number for number in sorted(run) if not awaited[number])
+    # When each node that runs ends, how many began before it, and on which thread.
+    running, begun, now = list[tuple[float, int, int, int]](), 0, 0.0
+    idle = set(range(threads))
+    while True:
+        for thread in sorted(idle):
+            if mine := own[thread] or waiting[thread]:
+                number = mine.popleft()
+            elif others := next(filter(None, waiting), None):
+                number = others.pop()
+            else:
+                continue
+            idle.remove(thread)
+            end = now + duration(view.nodes[number])
+            heapq.heappush(running, (end, begun, thread, number))
+            begun += 1
             yield number
-            costly = list[int]()
-            for reader in readers[number]:
-                awaited[reader] -= 1
-                if awaited[reader]:
-                    continue
-                node = view.nodes[reader]
-                is_cheap = node.op in FREE_OPS or node.device_type == "GPU"
-                (ready if is_cheap else costly).append(reader)
-            if costly and not ready:
-                ready.append(costly.pop())
-            waiting.extendleft(costly)
+        if not running:
+            return
+        now, _, thread, number = heapq.heappop(running)
+        idle.add(thread)
+        yield number
+        costly = list[int]()
+        for reader in readers[number]:
+            awaited[reader] -= 1
+            if awaited[reader]:
+                continue
+            node = view.nodes[reader]
+            is_cheap = node.op in FREE_OPS or node.device_type == "GPU"
+            (own[thread] if is_cheap else costly).append(reader)
+        if costly and not own[thread]:
+            own[thread].append(costly.pop())
+        waiting[thread].extendleft(costly)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -215,7 +257,7 @@ class _Buffer:
 
 
 class _Step:
-    """What one step of a graph holds while its nodes run one after the other.
+    """What one step of a graph holds while its nodes run.
 
     Attributes:
       nodes: that are run.
@@ -274,8 +316,21 @@ class _Step:
                 variable.size = self.size(Port(node.index, 0))
                 self.held += variable.size
 
-    def run(self, node: Node) -> None:
-        """Run a node: it writes its outputs, and then lets go of what it has read."""
+    def duration(self, node: Node) -> float:
+        """Return how long a node takes, in bytes that move meanwhile.
+
+        The host of a GPU waits for nothing but its start.
+        """
+        if node.op in FREE_OPS or node.op in _VIEWS:
+            return 0.0
+        if node.device_type == "GPU":
+            return _START_BYTES
+        ports = (*node.inputs, *self._view.output_ports(node.index))
+        weight = _PRODUCT_BYTES if node.op in table.PRODUCT_OPS else 1.0
+        return _START_BYTES + weight * sum(map(self.size, ports))
+
+    def start(self, node: Node) -> Callable[[], None]:
+        """Let a node write its outputs; return what lets go of what it has read."""
         read = [self._buffers.get(port) for port in node.inputs]
         replaced = self._replaced(node) if is_update(node.op) else []
         outputs = [
@@ -300,12 +355,17 @@ class _Step:
             self._push(node, read)
         if self._alive > self.most:
             self.most, self.copies_at_most = self._alive, self._copies
-        for port in outputs:
-            self._let_go(self._buffers[port])
-        for buffer in filter(None, [*read, *replaced]):
-            buffer.readers -= 1
-            buffer.stays |= node.op in table.RESULT_OPS or node.op == KEEP
-            self._let_go(buffer)
+        buffers = [self._buffers[port] for port in outputs]
+
+        def end() -> None:
+            for buffer in buffers:
+                self._let_go(buffer)
+            for buffer in filter(None, [*read, *replaced]):
+                buffer.readers -= 1
+                buffer.stays |= node.op in table.RESULT_OPS or node.op == KEEP
+                self._let_go(buffer)
+
+        return end
 
     def _written(
         self, node: Node, port: Port, read: Sequence[_Buffer | None]

@@ -45,12 +45,7 @@ from grappler_pass.graph.view import Graph, Node, Port, Reader
 from grappler_pass.planning.cut import FLOAT32_SIDE, CastTerm, Problem, minimum_cut
 from grappler_pass.planning.decisions import withdrawn
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
-from grappler_pass.planning.live_set import (
-    Peak,
-    is_relu_mask,
-    largest_live_set,
-    peak_of,
-)
+from grappler_pass.planning.live_set import Peak, is_relu_mask, peak_of
 from grappler_pass.planning.memory_price import SHARE, lightest, weighted
 from grappler_pass.planning.plan import Cause
 from grappler_pass.planning.prices import NODE_SECONDS
@@ -86,7 +81,8 @@ def recompute(draft: Draft) -> Draft:
     lighter, held = _recomputed(draft, view)
     if settings.opt_level != PRICED or not any(draft.low):
         return lighter
-    if held <= largest_live_set(draft.view_of(draft.given), draft.shapes).size:
+    given = peak_of(draft.view_of(draft.given), draft.shapes)
+    if held <= given.live_set.size:
         return lighter
     # Of a small batch the 16-bit copies of weights may outweigh the rest.
     draft = withdrawn(draft, Cause.HOLDS_MORE)

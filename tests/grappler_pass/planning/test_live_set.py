@@ -35,21 +35,26 @@ r = ReadVariableOp(v) dtype=float32
 
 
 def live_set(
-    graph_def: GraphDef, fetch: str, feed: str = "", shapes: Shapes | None = None
+    graph_def: GraphDef,
+    fetch: str,
+    feed: str = "",
+    shapes: Shapes | None = None,
+    threads: int = 1,
 ) -> LiveSet:
     item = Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
     view = Graph(graph_def, item, Home("CPU"))
-    return largest_live_set(view, shapes or shapes_from_graph_def(graph_def))
+    return largest_live_set(view, shapes or shapes_from_graph_def(graph_def), threads)
 
 
-def of_text(text: str, fetch: str = "y", feed: str = "") -> LiveSet:
-    return live_set(graph_from_text(text.replace("; ", "\n")), fetch, feed)
+def of_text(text: str, fetch: str = "y", feed: str = "", threads: int = 1) -> LiveSet:
+    graph = graph_from_text(text.replace("; ", "\n"))
+    return live_set(graph, fetch, feed, threads=threads)
 
 
-def added(lines: str, fetch: str = "y") -> int:
+def added(lines: str, fetch: str = "y", threads: int = 1) -> int:
     """Return what a step adds to two inputs."""
     given = f"x = Placeholder shape=[{EDGE},{EDGE}]; w = Placeholder shape=[8,8]; "
-    found = of_text(given + lines, fetch)
+    found = of_text(given + lines, fetch, threads=threads)
     assert found.held == 2 * TENSOR
     return found.size - found.held
 
@@ -89,6 +94,27 @@ SQUARED = f"{CAST}; b = MatMul(h, h) T=bfloat16; y = Cast(b) SrcT=bfloat16 DstT=
 def test_what_is_held_at_once_is_counted(lines: str, size: int) -> None:
     fetch = "y z" if "z =" in lines else "y"
     assert added(lines, fetch) == size
+
+
+SUMS = "a = MatMul(x, w); s = L2Loss(a); b = MatMul(a, w); t = L2Loss(b); "
+SUMS += "c = MatMul(b, w); u = L2Loss(c); d = MatMul(c, w); v = L2Loss(d); "
+SUMS += "p = AddV2(s, t); q = AddV2(u, v); y = AddV2(p, q)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "alone", "both"),
+    [
+        # Nothing is ready beside a chain.
+        ("a = MatMul(x, w); b = MatMul(a, w); y = MatMul(b, w)", 2, 2),
+        # Two that are ready run at once, and hold what they write at once.
+        ("a = MatMul(x, w); b = MatMul(x, x); c = MatMul(a, w); d = MatMul(b, w); "
+         "y = AddV2(c, d)", 3, 4),
+        # One thread leaves sums for the end, and holds what they read until then.
+        (SUMS, 4, 2),
+    ],
+)  # fmt: skip
+def test_a_second_thread_runs_what_is_ready(lines: str, alone: int, both: int) -> None:
+    assert [round(added(lines, threads=n) / TENSOR) for n in (1, 2)] == [alone, both]
 
 
 def test_what_is_fed_is_an_input_and_what_it_reads_does_not_run() -> None:

@@ -16,7 +16,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Graph, Item
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Draft
-from grappler_pass.planning.live_set import largest_live_set
+from grappler_pass.planning.live_set import THREADS, largest_live_set
 from grappler_pass.rewriting.recomputation import _of_variables
 from tests.processes import run_python
 from tests.programs import run
@@ -121,7 +121,7 @@ def test_values_stay_the_same_and_the_step_holds_less() -> None:
     copies = again_in(stages[1].rewritten)
     assert {"Softmax", "Relu"} <= {name.rpartition("/")[2] for name in copies}
     sizes = [
-        largest_live_set(draft.view_of(draft.rewritten), draft.shapes).size
+        largest_live_set(draft.view_of(draft.rewritten), draft.shapes, THREADS).size
         for draft in stages
     ]
     assert sizes[1] < 0.95 * sizes[0]
