@@ -300,8 +300,7 @@ class _Step:
         is_input = node.op in table.INPUT_OPS or node.name in view.item.feed
         is_variable = node.op in table.VARIABLE_OPS
         if is_input or is_variable or node.op in table.CONSTANT_OPS:
-            for output in range(len(signature_of(node.proto).outputs)):
-                port = Port(node.index, output)
+            for port in _outputs(node):
                 buffer = _Buffer(self.size(port), stays=True)
                 if view.dtype(port) == DT_RESOURCE:
                     buffer.size = _variable_bytes(node)
@@ -325,7 +324,7 @@ class _Step:
             return 0.0
         if node.device_type == "GPU":
             return _START_BYTES
-        ports = (*node.inputs, *self._view.output_ports(node.index))
+        ports = (*node.inputs, *_outputs(node))
         weight = _PRODUCT_BYTES if node.op in table.PRODUCT_OPS else 1.0
         return _START_BYTES + weight * sum(map(self.size, ports))
 
@@ -333,10 +332,7 @@ class _Step:
         """Let a node write its outputs; return what lets go of what it has read."""
         read = [self._buffers.get(port) for port in node.inputs]
         replaced = self._replaced(node) if is_update(node.op) else []
-        outputs = [
-            Port(node.index, output)
-            for output in range(len(signature_of(node.proto).outputs))
-        ]
+        outputs = _outputs(node)
         varying = {
             port
             for port in node.inputs
@@ -472,6 +468,11 @@ class _Step:
         if shape is None and node.op == "Const":
             shape = shape_from_proto(node.proto.attr["value"].tensor.tensor_shape)
         return TensorSpec(shape, "").elements
+
+
+def _outputs(node: Node) -> list[Port]:
+    count = len(signature_of(node.proto).outputs)
+    return [Port(node.index, output) for output in range(count)]
 
 
 def is_relu_mask(node: Node, port: Port) -> bool:
