@@ -324,7 +324,9 @@ class _Step:
             return 0.0
         if node.device_type == "GPU":
             return _START_BYTES
-        ports = (*node.inputs, *_outputs(node))
+        # What an unknown op writes has no known type.
+        read = (port for port in node.inputs if port in self._buffers)
+        ports = (*read, *_outputs(node))
         weight = _PRODUCT_BYTES if node.op in table.PRODUCT_OPS else 1.0
         return _START_BYTES + weight * sum(map(self.size, ports))
 

@@ -385,15 +385,15 @@ def test_memory_is_held_against_the_policy_and_tensors_keep_to_a_limit(monkeypat
     assert memory._run("tiny_mlp", "float32", 2 * 10**5, 50) is None
 
 
-def test_what_a_step_of_one_thread_holds_at_once_is_predicted(monkeypatch):
+def test_what_a_step_of_two_threads_holds_at_once_is_predicted(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(folder_that_hides()))
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
     # TensorFlow's other allocator on CPUs keeps no statistics.
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     found = live_sets.measured("mlp", "float32")
     # The order of what is ready depends on what kernels took before.
     for measured in found.measured:
-        assert 0.75 * measured < found.predicted < 1.02 * measured
+        assert 0.8 * measured < found.predicted < 1.2 * measured
     assert min(found.allocated) >= max(found.measured)
 
 
