@@ -23,9 +23,8 @@ and what the allocator adds when it rounds sizes up.
 from __future__ import annotations
 
 import dataclasses
-import heapq
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
@@ -45,6 +44,7 @@ from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.graph.walks import reached
 from grappler_pass.kept_kernels import KEEP, KEPT
 from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.executor import executed
 
 # Of TensorFlow's executor, where a plan says what a step holds.
 THREADS = 2
@@ -67,9 +67,8 @@ _ADDED = "/tf_amp_"
 # elements.
 _MASK, _MASKED = 5, 8
 _SAME_SIZE = frozenset({"Cast", "Enter", "Transpose"})
-# How long a node takes decides what runs beside it, and nothing else. So it is told in
-# bytes that move meanwhile: a start takes as long as these, each byte of a product as
-# long as ten.
+# The duration of a node decides only which nodes run beside it. It is counted in bytes
+# moved: to start a node takes as long as these, a byte of a product as long as ten.
 _START_BYTES, _PRODUCT_BYTES = 45e3, 10.0
 _PASSING = table.FORWARDING_OPS | table.MERGE_OPS
 
@@ -150,7 +149,7 @@ def peak_of(view: Graph, shapes: Shapes, threads: int = 1) -> Peak:
     """Return the moment at which a graph holds most; arguments as above."""
     step, most, count = _Step(view, shapes), 0, 0
     started, running = list[int](), dict[int, Callable[[], None]]()
-    for number in _schedule(view, step.nodes, step.duration, threads):
+    for number in executed(view, step.nodes, step.duration, threads):
         if number in running:
             running.pop(number)()
             continue
@@ -172,67 +171,6 @@ def peak_of(view: Graph, shapes: Shapes, threads: int = 1) -> Peak:
         step.size,
         LiveSet(step.held + step.most, step.held, step.copies_at_most),
     )
-
-
-def _schedule(
-    view: Graph,
-    run: frozenset[int],
-    duration: Callable[[Node], float],
-    threads: int,
-) -> Iterator[int]:
-    """Yield node numbers as threads of TensorFlow's executor start and end them.
-
-    Each comes twice. A thread goes on with what its last node has made ready: with all
-    ops that cost little, such as views and every op of a GPU, and with one other. The
-    rest waits in front of what has waited before (executor.cc: Process, ScheduleReady).
-    A thread without work takes what has waited longest with another one.
-    """
-    readers: defaultdict[int, list[int]] = defaultdict(list)
-    awaited: Counter[int] = Counter()
-    for number in sorted(run):
-        node = view.nodes[number]
-        # What a fed node reads does not run.
-        for source in run.intersection(view.waits_for(number)):
-            is_back_edge = view.nodes[source].op in table.NEXT_ITERATION_OPS
-            if not (is_back_edge and node.op in table.MERGE_OPS):
-                readers[source].append(number)
-                awaited[number] += 1
-    # What each goes on with at once, and what it has made ready besides.
-    own = [deque[int]() for _ in range(threads)]
-    waiting = [deque[int]() for _ in range(threads)]
-    waiting[0].extend(number for number in sorted(run) if not awaited[number])
-    # When each node that runs ends, how many began before it, and on which thread.
-    running, begun, now = list[tuple[float, int, int, int]](), 0, 0.0
-    idle = set(range(threads))
-    while True:
-        for thread in sorted(idle):
-            if mine := own[thread] or waiting[thread]:
-                number = mine.popleft()
-            elif others := next(filter(None, waiting), None):
-                number = others.pop()
-            else:
-                continue
-            idle.remove(thread)
-            end = now + duration(view.nodes[number])
-            heapq.heappush(running, (end, begun, thread, number))
-            begun += 1
-            yield number
-        if not running:
-            return
-        now, _, thread, number = heapq.heappop(running)
-        idle.add(thread)
-        yield number
-        costly = list[int]()
-        for reader in readers[number]:
-            awaited[reader] -= 1
-            if awaited[reader]:
-                continue
-            node = view.nodes[reader]
-            is_cheap = node.op in FREE_OPS or node.device_type == "GPU"
-            (own[thread] if is_cheap else costly).append(reader)
-        if costly and not own[thread]:
-            own[thread].append(costly.pop())
-        waiting[thread].extendleft(costly)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -316,7 +254,7 @@ class _Step:
                 self.held += variable.size
 
     def duration(self, node: Node) -> float:
-        """Return how long a node takes, in bytes that move meanwhile.
+        """Return how long a node takes, counted in bytes moved.
 
         The host of a GPU waits for nothing but its start.
         """
