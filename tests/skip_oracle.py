@@ -434,17 +434,17 @@ def _sum(one: _Value, other: _Value) -> _Value:
 
 def _has_noting_call(operation: Operation) -> bool:
     """Return whether replicas note calls there, if they cannot meet in blocks."""
-    if isinstance(operation, Record):
-        return any(
-            loss.kind == "penalty" and loss.place != "here" for loss in operation.losses
-        )
-    return isinstance(operation, Block) and any(
-        isinstance(each, Ask)
+    in_block = isinstance(operation, Block)
+    return any(
+        (in_block and isinstance(each, Ask))
         or (
             isinstance(each, Record)
-            and any(loss.kind == "penalty" for loss in each.losses)
+            and any(
+                loss.kind == "penalty" and (in_block or loss.place != "here")
+                for loss in each.losses
+            )
         )
-        for each in within(operation.body)
+        for each in within([operation])
     )
 
 

@@ -138,7 +138,7 @@ ROWS = {
             ("loop", "function compiled"),
         )
     },
-    "taken once more behind the step": ("", (Take(), Apply(), function(Take()))),
+    "taken once more after the step": ("", (Take(), Apply(), function(Take()))),
     "a tape that is asked in a loop alone": (
         "function",
         (Take(asked=(), persistent=True), loop(Ask(), rounds=3), Apply()),
@@ -218,7 +218,7 @@ ON_REPLICAS = {
     "several steps": "function",
     "gradients of gradients, here": "function eager",
     "gradients of gradients, function": "function eager",
-    "taken once more behind the step": "function eager",
+    "taken once more after the step": "function eager",
 }
 OF_REPLICAS = ((), BAD, ((1, 0, "inf"),), (*BAD, (1, 0, "inf")), ((1, 1, "inf"),), ())
 
