@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 import tensorflow as tf
@@ -20,13 +21,14 @@ from benchmarks.living import LivingProcess, only_answers, take_turns, time_as_t
 from benchmarks.machine import this_machine
 from benchmarks.processes import worker_environment, worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import publish
+from benchmarks.results import RAW, publish
 from benchmarks.steps import build_model, seconds_of, step_of
 from benchmarks.variants import switch_on
 from tf_amp.config.amp_config import DEVICE_PROFILE
 from tf_amp.tools.bench.largest import MEBI, NEAR, largest_batch
 from tf_amp.tools.bench.record import limited_to
 
+_NAME = "memory"
 # MiB that tensors may take.
 _LIMITS = {"resnet50": 1000, "u_net": 600, "bert": 1500, "gpt": 800}
 _MODELS = tuple(_LIMITS)
@@ -54,6 +56,17 @@ _TITLES = (
     "largest batch",
     "of float32",
     "items/s there",
+)
+# Of the table in README and docs/costs.md.
+_SHORT_TITLES = (
+    "largest batch",
+    "MiB",
+    "float32",
+    "Keras' policy",
+    "TensorFlow's pass",
+    "tf-amp",
+    "`TF_AMP_MEMORY=save`",
+    "time of a step over the default's",
 )
 
 
@@ -127,7 +140,7 @@ def main() -> None:
                 found[name] = dataclasses.replace(found[name], seconds=each)
             rows |= {(model, name): row for name, row in found.items()}
     publish(
-        "memory",
+        _NAME,
         markdown(rows),
         {", ".join(key): dataclasses.asdict(row) for key, row in rows.items()},
         rounds=options.rounds,
@@ -165,7 +178,7 @@ def _run(model: str, name: str, batch: int, limit: int | None) -> Figures | None
       batch: examples in a step.
       limit: MiB that tensors may take; None for no limit.
     """
-    words = ("memory", "--worker", model, name, str(batch))
+    words = (_NAME, "--worker", model, name, str(batch))
     try:
         lines = worker_lines(*words, environment=environment(limit))
         return Figures(**json.loads(lines[-1]))
@@ -189,7 +202,7 @@ def _in_turns(
     try:
         for name in names:
             words = ("--worker", model, name, str(batch))
-            process = LivingProcess("memory", words, environment(None))
+            process = LivingProcess(_NAME, words, environment(None))
             processes.append(process)
             if not process.first_line(_LONGEST_START_SECONDS):
                 raise RuntimeError(f"{model}, {name}: {process.failure()}")
@@ -257,12 +270,7 @@ def _conclusions(model: str, rows: Rows) -> Iterator[str]:
     words = "at most" if allocated[_OURS] <= _AIM * allocated[_POLICY] else "more than"
     yield f"- {title}: {words} {_AIM} times what Keras' policy takes."
     best = max(_PEERS, key=batches.__getitem__)
-    ratios = sorted(
-        saving / ours
-        for saving, ours in zip(
-            rows[model, _SAVING].seconds, rows[model, _OURS].seconds, strict=True
-        )
-    )
+    ratios = _ratios(rows[model, _SAVING].seconds, rows[model, _OURS].seconds)
     yield (
         f"- {title}: where memory is saved, tensors take "
         f"{allocated[_SAVING] / allocated[_OURS]:.2f} times as much as by default, and "
@@ -270,6 +278,24 @@ def _conclusions(model: str, rows: Rows) -> Iterator[str]:
         f"{ratios[-1]:.2f}). The largest batch is {batches[_SAVING]}, that of the best "
         f"peer {batches[best]} ({variant(best).title})."
     )
+
+
+def comparison(folder: Path = RAW) -> str:
+    """Return the table that README and docs show, of what was measured last."""
+    samples = json.loads((folder / f"{_NAME}.json").read_text())["samples"]
+    rows = []
+    for model, limit in _LIMITS.items():
+        each = [samples[f"{model}, {name}"] for name in _VARIANTS]
+        ratios = _ratios(each[-1]["seconds"], each[-2]["seconds"])
+        time = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        batches = (str(row["batch"]) for row in each)
+        rows.append((entry(model).title, str(limit), *batches, time))
+    return markdown_table(_SHORT_TITLES, rows)
+
+
+def _ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return ratios of steps in the same turns, the lowest first."""
+    return sorted(a / b for a, b in zip(seconds, others, strict=True))
 
 
 def _of(model: str, rows: Rows, figure: Callable[[Row], int]) -> dict[str, int]:

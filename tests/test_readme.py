@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from benchmarks import first_step, speed_chart
-from evidence import page
+from benchmarks import first_step, memory, speed_chart
+from evidence import page as evidence_page
 from tests.forking import run_forked
 from tests.processes import ROOT
 
@@ -60,8 +60,10 @@ def test_the_readme_is_short() -> None:
 def test_its_figures_are_those_that_were_measured() -> None:
     readme = README.read_text()
     assert speed_chart.caption() in readme
-    assert page.caption() in readme
+    assert evidence_page.caption() in readme
     assert first_step.caption() in readme
+    for page in (readme, (ROOT / "docs/costs.md").read_text()):
+        assert memory.comparison() in page
 
 
 if __name__ == "__main__":
