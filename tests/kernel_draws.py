@@ -527,6 +527,19 @@ def _single_rows(pick: random.Random) -> KernelCase:
     return KernelCase("BatchMatMulV2", (("x", x), ("y", y)), attributes)
 
 
+def _one_matrix(pick: random.Random) -> KernelCase:
+    """Draw a batch of few rows that one matrix multiplies, most often transposed."""
+    left = pick.choice(((1,), (1, 1), (1, 1), (1, 4), (2, 3), (1, 1, 1)))
+    right = pick.choice(((), (1,), (1, 1)))
+    m, k = pick.randint(1, 40), pick.choice((1, 2, 3, 15, 64, 200))
+    n = pick.choice((pick.randint(1, 80), pick.randint(49, 63), pick.randint(81, 300)))
+    ta, tb = pick.random() < 0.3, pick.random() < 0.8
+    x = (*left, k, m) if ta else (*left, m, k)
+    y = (*right, n, k) if tb else (*right, k, n)
+    attributes = (("adj_x", ta), ("adj_y", tb))
+    return KernelCase("BatchMatMulV2", (("x", x), ("y", y)), attributes)
+
+
 def _leaky(pick: random.Random) -> KernelCase:
     """Draw a convolution whose leak is not what TensorFlow takes it for."""
     out = pick.choice((1, 3, 8, 16))
@@ -595,4 +608,5 @@ _DIRECTED: Sequence[Callable[[random.Random], KernelCase]] = (
     *(_narrow_result, _patches, _deep, _padding_only, _padding_only_depthwise),
     *(_time_series, _single_rows, _explicit, _long_sums, _expansion),
     *(_narrow_result, _padding_only, _time_series, _single_rows, _leaky),
+    _one_matrix,
 )

@@ -200,6 +200,21 @@ PROGRAMS = {
         ((3, 1, 8, 8), (8, 8)),
         ((3, 2, 8, 8), (8, 8)),
     ),
+    "D3": Program(
+        lambda a, b: tf.matmul(a, b, transpose_b=True),
+        ((1, 1, 8, 64), (1, 1, 56, 64)),
+        ((1, 1, 8, 64), (1, 1, 64, 64)),
+    ),
+    "D3 of letters": Program(
+        lambda a, b: tf.einsum("bmhd,bnhd->bhmn", a, b),
+        ((1, 8, 1, 64), (1, 56, 1, 64)),
+        ((1, 8, 2, 64), (1, 56, 2, 64)),
+    ),
+    "D3 of heads": Program(
+        lambda a, b: tf.matmul(a, b, transpose_b=True),
+        ((2, 3, 5, 64), (56, 64)),
+        ((2, 3, 5, 64), (64, 64)),
+    ),
     "F": Program(
         filter_gradient([1, 1, 2, 2], 1, **_UNPADDED),
         ((14, 21, 21, 2), (14, 21, 21, 2)),

@@ -94,7 +94,8 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     if len(call.inputs) != 2:
         return by_elements("Transpose", call, dtype)
     equation = text(call.attrs.get("equation")).replace(" ", "")
-    left, right, target = _spelled_out(equation, call.inputs)
+    ranks = [len(spec.dims) for spec in call.inputs]
+    left, right, target = spelled_out(equation, ranks)
     size = dict(zip(left, dims_of(call.inputs[0], len(left)), strict=True))
     size.update(zip(right, dims_of(call.inputs[1], len(right)), strict=True))
 
@@ -121,14 +122,14 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     return (product, *moves)
 
 
-def _spelled_out(equation: str, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+def spelled_out(equation: str, ranks: Sequence[int]) -> tuple[str, ...]:
     """Return the letters of operands and result, with capitals for "..."."""
     sources, target = equation.split("->")
     terms = sources.split(",")
     hidden: list[str] = []
-    for term, spec in zip(terms, inputs, strict=True):
+    for term, rank in zip(terms, ranks, strict=True):
         # Counted from the last.
-        count = len(spec.dims) - len(term.replace("...", ""))
+        count = rank - len(term.replace("...", ""))
         hidden.append(_HIDDEN[-count:] if "..." in term and count > 0 else "")
     # Not by the shape of the result, which may be unknown.
     hidden.append(max(hidden, key=len))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -16,6 +18,7 @@ from google.protobuf import text_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.costs.op_work import spelled_out
 from grappler_pass.fork_safety import cached_attribute
 from grappler_pass.graph.op_table import ROOTS, fused_parts
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, static
@@ -277,12 +280,15 @@ class BatchProduct(NamedTuple):
 
     Attributes:
       left, right: leading sizes of the operands; None where the rank is open.
-      rows: of the result.
+      rows, columns: of the result.
+      flips_right: whether the right operand's matrices are transposed.
     """
 
     left: Shape | None
     right: Shape | None
     rows: Size
+    columns: Size
+    flips_right: bool
 
 
 def role_of(op: str) -> Role:
@@ -372,12 +378,40 @@ def batch_product_of(kernel: Kernel) -> BatchProduct:
     """Return the sizes of a kernel whose op is a batched product."""
     left, right = (operand.shape for operand in kernel.operands[:2])
     attrs = kernel.proto.attr
-    transposes = "adj_x" in attrs and attrs["adj_x"].b
-    rows = None if left is None else left[-1 if transposes else -2]
+    flips_left, flips_right = (n in attrs and attrs[n].b for n in ("adj_x", "adj_y"))
     return BatchProduct(
         left=None if left is None else left[:-2],
         right=None if right is None else right[:-2],
-        rows=rows,
+        rows=None if left is None else left[-1 if flips_left else -2],
+        columns=None if right is None else right[-2 if flips_right else -1],
+        flips_right=flips_right,
+    )
+
+
+def einsum_product_of(kernel: Kernel) -> BatchProduct | None:
+    """Return the batched product that an Einsum of two known ranks makes, if any."""
+    equation = kernel.proto.attr["equation"].s.decode().replace(" ", "")
+    shapes = [operand.shape for operand in kernel.operands]
+    if len(shapes) != 2 or None in shapes:
+        return None
+    left, right, target = spelled_out(equation, [len(s or ()) for s in shapes])
+    sizes = {
+        letter: size
+        for term, shape in zip((left, right), shapes, strict=True)
+        for letter, size in zip(term, shape or (), strict=True)
+    }
+
+    def product(letters: Iterable[str]) -> Size:
+        known = static(tuple(sizes[letter] for letter in letters))
+        return None if known is None else math.prod(known)
+
+    batch = tuple(sizes[letter] for letter in left if letter in {*right} & {*target})
+    return BatchProduct(
+        left=batch,
+        right=batch,
+        rows=product({*left} - {*right}),
+        columns=product({*right} - {*left}),
+        flips_right=right[-1:] in {*left} - {*target},
     )
 
 
@@ -399,7 +433,11 @@ def needs_check(kernel: Kernel) -> bool:
         # Rows, columns and depth of its matrices.
         shapes = [operand.shape for operand in kernel.operands[:2]]
         is_thin = any(s is None or {1, None} & {*s[-2:]} for s in shapes)
-        return is_thin or product.left is None or product.left != product.right
+        left, right = product.left, product.right
+        return is_thin or left is None or left != right or set(left) == {1}
+    if kernel.op == "Einsum":
+        spelled = einsum_product_of(kernel)
+        return spelled is not None and set(spelled.left or ()) == {1}
     return role is not Role.OTHER or _is_recurrent(kernel)
 
 

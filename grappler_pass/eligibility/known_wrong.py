@@ -28,6 +28,7 @@ from grappler_pass.eligibility.kernels import (
     Size,
     batch_product_of,
     convolution_of,
+    einsum_product_of,
     role_of,
 )
 from grappler_pass.graph.op_table import ROOTS
@@ -318,6 +319,22 @@ def _broadcasts_crosswise(p: BatchProduct, machine: Machine) -> bool:
     )
 
 
+def _is_einsum_by_one_matrix(kernel: Kernel, machine: Machine) -> bool:
+    product = einsum_product_of(kernel)
+    return product is not None and _is_by_one_matrix(product, machine)
+
+
+def _is_by_one_matrix(p: BatchProduct, machine: Machine) -> bool:
+    """Return whether one matrix of 49 to 63 rows, transposed, multiplies a batch."""
+    is_wide = p.columns is None or 48 < p.columns < 64
+    if not (p.flips_right and is_wide and _above(machine.threads, 1)):
+        return False
+    if p.left is None or p.right is None:
+        return True
+    is_one = all(_is(size, 1) for size in p.right)
+    return is_one and max(len(p.left), len(p.right)) > 1
+
+
 _AMX, _BF16, _FP16 = "amx_bf16", "amx_bf16 avx512_bf16", "avx512_fp16"
 _BOTH = "bfloat16 float16"
 _CUDNN_RNN = "CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3"
@@ -339,6 +356,8 @@ ROWS = (
     Row("D1", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _broadcasts_to_rows, "one row, the right operand the same for a whole batch", "all matrices but the first"),
     Row("D1", Role.BATCH_PRODUCT, "float16", _FP16, "oneDNN", _broadcasts_to_rows, "one row, the right operand the same for a whole batch", "all matrices but the first", seen="2.20-2.21", since=(2, 20)),
     Row("D2", Role.BATCH_PRODUCT, _BOTH, "any", "oneDNN", _broadcasts_crosswise, "batches [X, 1] and ones; in float32, too", "memory is overwritten", "tensorflow/tensorflow#117700, #123109", seen="2.16-2.21"),
+    Row("D3", Role.BATCH_PRODUCT, "bfloat16", _AMX, "oneDNN", _is_by_one_matrix, "several threads, the right operand transposed, and the same for a whole batch of two axes or more, 49 to 63 columns", "the first columns"),
+    Row("D3", frozenset({"Einsum"}), "bfloat16", _AMX, "oneDNN", _is_einsum_by_one_matrix, "several threads, two letters or more of size 1 in both operands and the result, what is summed last in the right one, 49 to 63 columns", "the first columns"),
     Row("F", _INPUT, _BOTH, "any", "", _pads_by_hand, "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
     Row("F", _FILTER, _BOTH, "any", "", _pads_by_hand, "EXPLICIT padding", "sums in 16 bits", seen="2.16-2.21"),
     Row("F2", _INPUT, "bfloat16", "any", "Eigen", _always, "always", "sums in 16 bits"),
