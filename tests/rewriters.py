@@ -8,6 +8,7 @@ import zlib
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price, TensorSpec
+from grappler_pass.costs.op_work import in_batches
 from grappler_pass.fusions import RULES
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.op_lists import OpLists
@@ -35,6 +36,10 @@ class ArbitraryPrices:
     def cast_price(self, elements: int, source: str, target: str) -> Price:
         """Return seconds by size and direction."""
         return self._drawn(f"{elements} {source == 'float32'}", self.cast_scale)
+
+    def runs_in_batches(self, call: OpCall, dtype: str) -> bool:
+        """Return whether a fused product that may be a batched one is it, as drawn."""
+        return bool(in_batches(call, dtype)) and self.price(call, "batch").seconds > 0.5
 
     def _drawn(self, text: str, scale: float) -> Price:
         drawn = zlib.crc32(f"{self.seed} {text}".encode()) / 2**32
@@ -66,17 +71,23 @@ class LargePrices:
 
     def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds of the large call."""
-        inputs = tuple(
-            _grown(spec, is_kernel="Conv" in call.op and i == 1)
-            for i, spec in enumerate(call.inputs)
-        )
-        outputs = tuple(map(_grown, call.outputs))
-        large = call._replace(inputs=inputs, outputs=outputs)
-        return self.model.price(large, dtype)
+        return self.model.price(_large(call), dtype)
+
+    def runs_in_batches(self, call: OpCall, dtype: str) -> bool:
+        """Return whether the large call is faster as a batched product."""
+        return self.model.runs_in_batches(_large(call), dtype)
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:
         """Return seconds of the large cast."""
         return self.model.cast_price(elements * GROWTH**2, source, target)
+
+
+def _large(call: OpCall) -> OpCall:
+    inputs = tuple(
+        _grown(spec, is_kernel="Conv" in call.op and i == 1)
+        for i, spec in enumerate(call.inputs)
+    )
+    return call._replace(inputs=inputs, outputs=tuple(map(_grown, call.outputs)))
 
 
 def _grown(spec: TensorSpec, *, is_kernel: bool = False) -> TensorSpec:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, PRICED_ATTRS, OpCall, Price, Work
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.op_classes import ANY_OP
-from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.op_classes import ANY_OP, BATCHED_BIAS
+from grappler_pass.costs.op_work import in_batches, works_of
 from grappler_pass.fork_safety import cached_attribute
 
 # Two runs of the same whole step read 0.96 to 1.04 of each other; what a median's own
@@ -288,6 +288,19 @@ class CostModel:
             known = prices[key] = self._corrected("Cast", works, f"{source}>{target}")
         return known
 
+    def runs_in_batches(self, call: OpCall, dtype: str) -> bool:
+        """Return whether the kernel of batched products is the faster one of a call.
+
+        Only where that was measured.
+        """
+        batched = in_batches(call, dtype)
+        if not batched or self.profile.grid(BATCHED_BIAS, dtype) is None:
+            return False
+        works = (batched, works_of(call, dtype))
+        prices = (price_from_profile(self.profile, each, dtype) for each in works)
+        faster, slower = (price.seconds for price in prices)
+        return faster < slower
+
     def expected(self, call: OpCall, dtype: str) -> Expected | None:
         """Return the seconds that the profile alone predicts.
 
@@ -304,7 +317,9 @@ class CostModel:
             # One of the user's own, which keeps its types.
             source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
             return self.cast_price(call.outputs[0].elements, source, target)
-        price = self._corrected(call.op, works_of(call, dtype), dtype)
+        is_batched = self.runs_in_batches(call, dtype)
+        works = (in_batches if is_batched else works_of)(call, dtype)
+        price = self._corrected(call.op, works, dtype)
         if is_whole(call):
             return price
         return price._replace(error=math.hypot(price.error, GUESSED_SHAPE))

@@ -115,6 +115,9 @@ BATCH_MATMULS = frozenset(
     """.split()
 )
 
+# What a batched product takes longer for a bias of columns, as a part of its kernel.
+BATCHED_BIAS = "fused.batched.BiasAdd"
+
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 
 

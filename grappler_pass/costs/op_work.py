@@ -40,6 +40,7 @@ from grappler_pass.costs.calls import (
     texts,
 )
 from grappler_pass.graph.op_table import (
+    BATCHED_EPILOGUES,
     EINSUM_OPS,
     RECURRENT_OPS,
     SPLIT_IN_BFLOAT16,
@@ -273,6 +274,24 @@ def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
                 tensors = 3 if name == "Add" else 2
                 works.append(elementwise(op_class, output.elements, dtype, tensors))
     return tuple(works)
+
+
+def in_batches(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return a fused product's work by the kernel of batched products, if it can do it.
+
+    That kernel adds a bias as well. What activates the result is an op of its own then,
+    and is one that rounds nothing. In float32 the fused kernel is the faster one.
+    """
+    names = texts(call.attrs.get("fused_ops"))
+    flips = call.attrs.get("transpose_a") or call.attrs.get("transpose_b")
+    is_fit = call.op == "_FusedMatMul" and names in BATCHED_EPILOGUES and not flips
+    if not is_fit or dtype == "float32":
+        return ()
+    product, *_ = matmul(call, dtype)
+    elements = call.outputs[0].elements
+    bias = elementwise(op_classes.BATCHED_BIAS, elements, dtype)
+    alone = (elementwise(name, elements, dtype) for name in names[1:])
+    return (product, bias._replace(bytes_moved=0.0), *alone)
 
 
 # Mode of cuDNN, and TensorFlow's cells -> gates, of them sigmoids, and hyperbolic

@@ -7,8 +7,9 @@ the fused node's name, so nothing that reads it changes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ from grappler_pass.eligibility.known_wrong import (
     has_kernel,
     is_imprecise,
 )
-from grappler_pass.graph.editing import data_of, new_node
+from grappler_pass.graph.editing import data_of, name_in, new_node
 from grappler_pass.graph.op_table import ROOTS, epilogue_of, fused_parts
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
@@ -148,6 +149,59 @@ def split_fused(
             made.append(cast)
             if shape is not None:
                 made.extend(_reshaped(cast, shape, unused))
+    return made
+
+
+def in_batches(
+    proto: NodeDef, depth: int, columns: int, unused: Callable[[str], str]
+) -> Sequence[NodeDef]:
+    """Return the nodes by which a retyped fused product runs as a batched one.
+
+    Before   _FusedMatMul(x, w, b), with an activation
+    After    product = _MklFusedBatchMatMulV2(Reshape(x), Reshape(w), 1, Reshape(b));
+             Reshape(activation(product))
+
+    oneDNN has several kernels of products. That of batches adds a bias in float32 and
+    rounds once, as the fused one does. It may be asked to if it multiplies by a scalar.
+
+    Args:
+      proto: in one of `BATCHED_EPILOGUES`, with no operand transposed.
+      depth: what is summed over.
+      columns: of the result.
+      unused: makes a node name unique.
+    """
+    dtype, made = proto.attr["T"].type, list[NodeDef]()
+    x, weights, bias = data_of(proto.input)
+
+    def add(op: str, what: str, inputs: Sequence[str], **attrs: Any) -> str:
+        name = unused(f"{proto.name}/tf_amp_{what}") if what else proto.name
+        made.append(new_node(op, name, inputs, proto.device, **attrs))
+        mark(made[-1], proto)
+        return name
+
+    def constant(what: str, value: Any, dtype: int) -> str:
+        # It waits for an operand, and so is in its loop.
+        tensor = tf.make_tensor_proto(value, dtype)
+        return add("Const", what, [f"^{name_in(x)}"], dtype=dtype, value=tensor)
+
+    def shaped(what: str, text: str, *sizes: int) -> str:
+        size = constant(f"{what}_shape" if what else "shape", sizes, DT_INT32)
+        return add("Reshape", what, [text, size], T=dtype, Tshape=DT_INT32)
+
+    operands = [
+        shaped("rows", x, 1, 1, -1, depth),
+        # As many axes: oneDNN's broadcasting is wrong in places.
+        shaped("weights", weights, 1, 1, depth, columns),
+        constant("one", 1.0, dtype),
+        shaped("bias", bias, 1, 1, 1, columns),
+        *(text for text in proto.input if text.startswith("^")),
+    ]
+    types = {"T": dtype, "adj_x": False, "adj_y": False}
+    fused = {"num_args": 2, "fused_ops": [b"Mul", b"Add"]}
+    result = add("_MklFusedBatchMatMulV2", "product", operands, **types, **fused)
+    for activation, _ in itertools.islice(fused_parts(proto), 1, None):
+        result = add(activation, activation, [result], T=dtype)
+    shaped("", result, -1, columns)
     return made
 
 

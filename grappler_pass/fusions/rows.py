@@ -160,11 +160,13 @@ class _Rows:
         operands = [new.text(ports[name]) for name in ("x", "weights", "vector")]
         if self._is_batch:
             depth, columns = self._weights
+            batch = static(self._shape[:-1])
+            rows = None if batch is None else math.prod(batch)
             sizes = new.sizes((-1, depth))
             inputs = operands[0], sizes
-            operands[0] = new.computed("Reshape", "rows", inputs, (None, depth))
+            operands[0] = new.computed("Reshape", "rows", inputs, (rows, depth))
             operands[2] = new.shaped(ports["vector"], (columns,))
-            new.shapes[product.name] = ((None, columns),)
+            new.shapes[product.name] = ((rows, columns),)
         made = part_of(product, "_FusedMatMul", *operands)
         made.attr.pop("_output_shapes", None)
         made.attr["transpose_b"].b = self._flips

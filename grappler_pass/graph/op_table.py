@@ -293,6 +293,9 @@ _WITHIN = {
     "_MklLayerNorm": f"{_NORM} FusedBatchNormV3",
     "_MklSwish": "Mul Sigmoid",
 }
+# What may be fused behind a product that runs as a batched one: a bias, and what
+# activates it without rounding.
+BATCHED_EPILOGUES = (("BiasAdd",), ("BiasAdd", "Relu"), ("BiasAdd", "Relu6"))
 # No bfloat16 kernel is registered for these: there, they run as their parts.
 SPLIT_IN_BFLOAT16 = frozenset({"_FusedConv2D"})
 

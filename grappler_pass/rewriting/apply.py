@@ -13,11 +13,17 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from grappler_pass.annotations import REWRITTEN, mark
-from grappler_pass.eligibility.fused_ops import cast_node, lost_shape, split_fused
+from grappler_pass.eligibility.fused_ops import (
+    cast_node,
+    in_batches,
+    lost_shape,
+    split_fused,
+)
 from grappler_pass.eligibility.reads import NUMPY_DTYPES
+from grappler_pass.fusions import FLAT_ACTIVATIONS
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, TypeSlot
-from grappler_pass.graph.view import Graph, Port
+from grappler_pass.graph.view import Graph, Node, Port
 from grappler_pass.planning.draft import CastPlan, Conversion, Draft
 
 # Every cast this pass made is called by it, behind the name of what it converts.
@@ -67,9 +73,31 @@ def apply(draft: Draft) -> Draft:
             product_alone=slots.has_float32_results(i),
             shape=lost_shape(node.proto, node.device_type, result),
         )
+        if not parts and (sizes := _sizes_in_batches(draft, node)):
+            *parts, last = in_batches(last, *sizes, graph.unused)
         if parts:
             graph.put(last, *parts)
     return dataclasses.replace(draft, rewritten=graph.to_graph_def())
+
+
+def _sizes_in_batches(draft: Draft, node: Node) -> tuple[int, int] | None:
+    """Return what a fused product sums over, and its columns, if it runs as a batch.
+
+    None where its own kernel is the faster one, or these sizes are open.
+    """
+    settings = draft.settings
+    may_fuse = FLAT_ACTIVATIONS in settings.fusions and settings.onednn
+    if node.op != "_FusedMatMul" or not may_fuse or settings.fuses:
+        return None
+    call = draft.prices.calls[node.index]
+    model = settings.models.get(node.device_type)
+    if call is None or not model or node.device_type != "CPU":
+        return None
+    if not model.runs_in_batches(call, settings.low_dtype):
+        return None
+    shapes = (known_shape(draft.shapes, draft.view, port) for port in node.inputs[:2])
+    depth, columns = (shape[-1] if shape else None for shape in shapes)
+    return (depth, columns) if depth and columns else None
 
 
 def is_rewritten(graph_def: GraphDef) -> bool:

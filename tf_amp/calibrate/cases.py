@@ -415,25 +415,41 @@ def _fused(sizes: Sizes) -> list[Case]:
     axes = {"elements": few or sizes.elements}
     shapes = _laid_out("left", "right", "row")
 
+    def product(op: str, tensors: Sequence[Any], names: Sequence[str]) -> Any:
+        """Make a product with others fused behind."""
+        dtype, value = tensors[0].dtype, tf.compat.v1.AttrValue
+        fused_ops = value()
+        fused_ops.list.s.extend(name.encode() for name in names)
+        kind, count = value(type=dtype.as_datatype_enum), value(i=len(tensors) - 2)
+        attrs = {"T": kind, "num_args": count, "fused_ops": fused_ops}
+        graph = tf.compat.v1.get_default_graph()
+        return graph.create_op(
+            op, list(tensors), [dtype], name="fused", attrs=attrs
+        ).outputs[0]
+
     def fused(*names: str) -> Build:
         """Make the node that TensorFlow's remapper makes of a product and others."""
 
         def build(*tensors: Any, point: Point) -> Any:
-            dtype, value = tensors[0].dtype, tf.compat.v1.AttrValue
-            fused_ops = value()
-            fused_ops.list.s.extend(name.encode() for name in names)
-            kind = value(type=dtype.as_datatype_enum)
-            attrs = {"T": kind, "num_args": value(i=1), "fused_ops": fused_ops}
-            graph = tf.compat.v1.get_default_graph()
-            return graph.create_op(
-                "_FusedMatMul", list(tensors), [dtype], name="fused", attrs=attrs
-            ).outputs[0]
+            return product("_FusedMatMul", tensors, names)
 
         return build
+
+    def batched(*tensors: Any, point: Point) -> Any:
+        """Make what the pass makes of a product in 16 bits and its bias."""
+        one = tf.ones([], tensors[0].dtype)
+        left, right, row = (
+            tf.reshape(tensor, [1] * (4 - tensor.shape.rank) + tensor.shape.as_list())
+            for tensor in tensors
+        )
+        operands = (left, right, one, row)
+        result = product("_MklFusedBatchMatMulV2", operands, ("Mul", "Add"))
+        return tf.reshape(result, result.shape[2:])
 
     biased = fused("BiasAdd")
     return [
         Case("fused.BiasAdd", axes, shapes, biased, minus=raw_op("MatMul")),
+        Case(op_classes.BATCHED_BIAS, axes, shapes, batched, minus=raw_op("MatMul")),
         *(
             Case(f"fused.{name}", axes, shapes, fused("BiasAdd", name), minus=biased)
             for name in _FUSED
