@@ -17,8 +17,8 @@ from grappler_pass.costs import (
     attrs_from_node_def,
     keep_profile,
 )
-from grappler_pass.costs.op_classes import axes_of
-from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.op_classes import BATCHED_BIAS, axes_of
+from grappler_pass.costs.op_work import in_batches, works_of
 from tf_amp.calibrate import profile as profiling
 from tf_amp.calibrate import readings
 from tf_amp.calibrate.cases import COARSE, Case, Sizes, all_cases, points_of
@@ -68,7 +68,14 @@ def test_what_is_measured_is_what_pricing_looks_up(name):
                 tuple(map(spec_of, operation.inputs)),
                 tuple(map(spec_of, operation.outputs)),
             )
-        found = [(work.op_class, work.point) for work in works_of(call, "float32")]
+        works = works_of(call, "float32")
+        if case.op_class == BATCHED_BIAS:
+            # It is a price of the fused product.
+            fused = {"fused_ops": (b"BiasAdd",)}
+            specs = tuple(map(spec_of, tensors))
+            call = OpCall("_FusedMatMul", fused, specs, call.outputs)
+            works = in_batches(call, "bfloat16")
+        found = [(work.op_class, work.point) for work in works]
         if call.op == "Cast":
             assert call.outputs[0].elements == point[0]
         else:
