@@ -92,7 +92,8 @@ def recompute(draft: Draft) -> Draft:
 def _recomputed(draft: Draft, view: Graph) -> tuple[Draft, int]:
     """Return the draft that holds less, if one does, and the bytes of its peak."""
     before = peak_of(view, draft.shapes)
-    ordered = with_early_readers(_without_masks(view), before).to_graph_def()
+    given = draft.view.index.keys()
+    ordered = with_early_readers(_without_masks(view), before, given).to_graph_def()
     search = _Search(draft, draft.view_of(ordered))
     again, seconds = search.again()
     rewritten = search.written(again)

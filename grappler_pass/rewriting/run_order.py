@@ -20,7 +20,7 @@ less than a hundredth of what the step holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.graph import op_table as table
@@ -55,16 +55,19 @@ def plain_nodes(view: Graph) -> frozenset[int]:
     )
 
 
-def with_early_readers(view: Graph, peak: Peak) -> Graph:
+def with_early_readers(view: Graph, peak: Peak, given: Container[str]) -> Graph:
     """Return the graph in which what frees memory runs as soon as it can.
 
     Args:
       view: the graph.
       peak: the moment at which it holds most.
+      given: names of the nodes that may be waited for.
     """
     graph = view.copy()
     for before, after in _Order(view, peak).edges():
         name = view.nodes[after].name
+        if view.nodes[before].name not in given:
+            continue
         graph.wait(name, [f"^{view.nodes[before].name}"])
         graph.edit(name).attr[REWRITTEN].b = True
     return graph

@@ -38,7 +38,7 @@ def view_of(graph: GraphDef, fetch: str) -> Graph:
 def ordered(graph: GraphDef, fetch: str) -> Graph:
     view = view_of(graph, fetch)
     peak = peak_of(view, shapes_from_graph_def(graph))
-    return view_of(with_early_readers(view, peak).to_graph_def(), fetch)
+    return view_of(with_early_readers(view, peak, view.index).to_graph_def(), fetch)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +155,11 @@ def test_no_cycle_comes_about(seed: int) -> None:
     found = ordered(graph, fetch)
     # An order exists only without cycles.
     assert len(found.order) == len(graph.node)
+
+
+def test_what_the_pass_has_added_is_not_waited_for() -> None:
+    graph = graph_from_text(TEXT.format(beside="s = Sum(a, r)\ny = Mul(d, s)"))
+    view = view_of(graph, "y")
+    peak = peak_of(view, shapes_from_graph_def(graph))
+    made = with_early_readers(view, peak, view.index.keys() - {"s"})
+    assert not any(node.controls for node in made.nodes)
