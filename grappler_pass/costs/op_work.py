@@ -287,7 +287,7 @@ def in_batches(call: OpCall, dtype: str) -> tuple[Work, ...]:
     is_fit = call.op == "_FusedMatMul" and names in BATCHED_EPILOGUES and not flips
     if not is_fit or dtype == "float32":
         return ()
-    product, *_ = matmul(call, dtype)
+    product, *_ = works_of(call, dtype)
     elements = call.outputs[0].elements
     bias = elementwise(op_classes.BATCHED_BIAS, elements, dtype)
     alone = (elementwise(name, elements, dtype) for name in names[1:])

@@ -394,7 +394,11 @@ def einsum_product_of(kernel: Kernel) -> BatchProduct | None:
     shapes = [operand.shape for operand in kernel.operands]
     if len(shapes) != 2 or None in shapes:
         return None
-    left, right, target = spelled_out(equation, [len(s or ()) for s in shapes])
+    ranks = [len(shape or ()) for shape in shapes]
+    left, right, target = spelled_out(equation, ranks)
+    # A guessed shape may have another rank.
+    if [len(left), len(right)] != ranks:
+        return None
     sizes = {
         letter: size
         for term, shape in zip((left, right), shapes, strict=True)

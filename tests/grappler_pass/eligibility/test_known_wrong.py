@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
@@ -92,6 +94,14 @@ def test_a_row_holds_for_its_sizes_type_and_machines(
     program = PROGRAMS[name]
     row = row_for(program.kernel(dtype, shapes or program.shapes), machine)
     assert ("" if row is None else row.name) == found
+
+
+def test_an_einsum_of_another_rank_than_its_letters_has_no_row() -> None:
+    program = PROGRAMS["D3 of letters"]
+    kernel = program.kernel("bfloat16", program.shapes)
+    flat = kernel.operands[0]._replace(shape=(8, 64))
+    guessed = dataclasses.replace(kernel, operands=(flat, kernel.operands[1]))
+    assert row_for(kernel, MACHINE) and not row_for(guessed, MACHINE)
 
 
 def test_what_xla_compiles_has_no_row() -> None:

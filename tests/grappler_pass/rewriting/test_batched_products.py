@@ -87,6 +87,8 @@ def test_a_product_with_a_bias_is_a_batch_of_one() -> None:
         # The nodes around it take longer than they save.
         (GRAPH, {"x": (16, 32), "product": (16, 1024)}, {}),
         (GRAPH, {"x": (2048, None)}, {}),
+        # A guessed shape may have another rank.
+        (GRAPH, {"x": (2048,)}, {}),
     ],
 )
 def test_others_stay(graph: str, shapes: object, others: dict[str, object]) -> None:
