@@ -86,14 +86,12 @@ def _sizes_in_batches(draft: Draft, node: Node) -> tuple[int, int] | None:
     None where its own kernel is the faster one, or these sizes are open.
     """
     settings = draft.settings
-    may_fuse = FLAT_ACTIVATIONS in settings.fusions and settings.onednn
-    if node.op != "_FusedMatMul" or not may_fuse or settings.fuses:
+    may_fuse = FLAT_ACTIVATIONS in settings.fusions and not settings.fuses
+    is_on_cpu = node.device_type == "CPU" and settings.onednn
+    if node.op != "_FusedMatMul" or not may_fuse or not is_on_cpu:
         return None
-    call = draft.prices.calls[node.index]
-    model = settings.models.get(node.device_type)
-    if call is None or not model or node.device_type != "CPU":
-        return None
-    if not model.runs_in_batches(call, settings.low_dtype):
+    call, model = draft.prices.calls[node.index], settings.models["CPU"]
+    if call is None or not model.runs_in_batches(call, settings.low_dtype):
         return None
     shapes = (known_shape(draft.shapes, draft.view, port) for port in node.inputs[:2])
     depth, columns = (shape[-1] if shape else None for shape in shapes)
