@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -265,6 +266,15 @@ def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
     return finite or not tf.raw_ops.VarIsInitializedOp(resource=target)
 
 
+class _Thread(threading.local):
+    """Counts how many times a thread has asked whether replicas meet."""
+
+    asked: int = 0
+
+
+_thread = _Thread()
+
+
 @dataclasses.dataclass
 class OverflowCounter:
     """Where overflows are added up.
@@ -274,12 +284,29 @@ class OverflowCounter:
       place: of their number in it.
       is_of_replica: whether each replica adds up its own, and its calls behind them.
       limit: what the scale was cut to for any of these calls.
+      made_by: the thread that has made it.
+      made_after: how many times that one had asked before whether to meet.
     """
 
     variable: Any
     place: int = 0
     is_of_replica: bool = False
     limit: float = math.inf
+    made_by: weakref.ref[threading.Thread] = dataclasses.field(
+        default_factory=lambda: weakref.ref(threading.current_thread())
+    )
+    made_after: int = dataclasses.field(default_factory=lambda: _thread.asked)
+
+    def is_everywhere(self) -> bool:
+        """Return whether all replicas find this counter where this one asks.
+
+        Each is a thread of its own for one step, and the first one is ahead: it may
+        have made the counter further along than where this one is.
+        """
+        maker = self.made_by()
+        if maker is None or maker is threading.current_thread():
+            return True
+        return not maker.is_alive() or _thread.asked >= self.made_after
 
 
 # On a state, by whether they are of replicas.
@@ -352,7 +379,7 @@ def let_replicas_meet(
     noted = []
     for state in states:
         for counter in further_counters_of(state):
-            if not counter.is_of_replica:
+            if not counter.is_of_replica or not counter.is_everywhere():
                 continue
             counts = counter.variable
             overflows, calls = tf.unstack(summed_over_replicas(counts.read_value()))
@@ -361,6 +388,7 @@ def let_replicas_meet(
             largest, limit = functools.partial(largest_of, gradients), counter.limit
             ScaleUpdate(state, state.read(), largest, calls > 0, limit).apply(finite)
             noted.append(finite)
+    _thread.asked += 1
     return noted
 
 

@@ -110,6 +110,10 @@ ROWS = {
         ),
     ),
     "steps in a loop": ("function eager", (loop(Take(), Apply()),)),
+    "a step, then one by a function": (
+        "function eager",
+        (Take(), Apply(), function(Take()), Apply(0, (1,))),
+    ),
     "written by hand": ("function eager compiled", (Take(), Write(), Apply())),
     "a tape that is asked for each weight": (
         "function eager",
@@ -250,6 +254,14 @@ def test_the_rule_holds_on_replicas():
     }
     results = results_in_a_process([*rows.values()])
     assert dict(zip(rows, results, strict=True)) == dict.fromkeys(rows, "right")
+
+
+@pytest.mark.parametrize("way", ["function", "eager"])
+def test_a_replica_that_is_ahead_makes_the_others_meet_no_earlier(way):
+    # The first one has traced the function when the second one makes its first step.
+    given = {"plants": OF_REPLICAS[2:], "untaken": (False,) * 4}
+    row = row_of("a step, then one by a function", way, replicas=2, **given)
+    assert results_in_a_process([row]) == ["right"]
 
 
 def test_the_rule_holds_on_one_replica():
