@@ -37,7 +37,8 @@ class Outcome:
       skipped: steps that had to be skipped.
       taken: steps that had to be taken.
       either: steps that might be skipped or taken.
-      refused: whether TensorFlow does not build it, with or without loss scaling.
+      refused: whether TensorFlow does not build it, with or without loss scaling, or
+        makes a graph of it that it cannot run.
     """
 
     failure: str = ""
@@ -83,8 +84,11 @@ def check(
                 after = program.state()
             except Exception as error:
                 said = " ".join(str(error).split())[:600]
-                # After that no program on replicas runs in this process.
-                if "Collective ops is aborted" not in said and _is_refused(recipe):
+                # Constant folding may let what it has folded wait for itself. What
+                # collective operations have aborted ends all programs of this process.
+                if "lies on a cycle" in said:
+                    outcome.refused = 1
+                elif "Collective ops is aborted" not in said and _is_refused(recipe):
                     outcome.refused = 1
                 else:
                     outcome.failure = f"step {number}: {type(error).__name__}: {said}"
