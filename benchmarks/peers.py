@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.announcing import announcing
 from benchmarks.catalog import MODES, entry, subset_of
 from benchmarks.living import LivingProcess, take_turns
-from benchmarks.peers_worker import AUTOCAST, COMPILED
+from benchmarks.peers_worker import AUTOCAST, COMPILED, PRODUCTS
 from benchmarks.processes import worker_environment
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
@@ -43,6 +43,7 @@ WAYS = (
     Way("tensorflow", TENSORFLOW, "TensorFlow's pass"),
     Way("tensorflow", OURS, "tf-amp"),
 )
+_LIMIT = Way("tensorflow", PRODUCTS, "products alone")
 _PYTORCH = tuple(way.title for way in WAYS if way.framework == "torch")
 _TENSORFLOW = tuple(way.title for way in WAYS if way.framework != "torch")[:-1]
 _OURS = WAYS[-1].title
@@ -50,13 +51,17 @@ _LONGEST_START_SECONDS = 300.0
 _TITLES = (
     "model",
     *(way.title for way in WAYS),
+    _LIMIT.title,
+    "their share in tf-amp",
     "speed over TensorFlow's best",
     "speed over PyTorch's best",
 )
 _EXPLANATION = (
     "Milliseconds per step, medians over the rounds. *autocast*: in bfloat16; "
-    "*compiled*: by `torch.compile`. *speed over*: how many times as fast tf-amp is as "
-    "the fastest of the others in the same round; the median over the rounds, in "
+    "*compiled*: by `torch.compile`. *products alone*: what all matrix products and "
+    "convolutions of a step take at the rate of a product of 1024 x 1024 matrices in "
+    "bfloat16, timed in the same turns. *speed over*: how many times as fast tf-amp is "
+    "as the fastest of the others in the same round; the median over the rounds, in "
     "brackets the lowest and the highest. All use as many threads."
 )
 
@@ -75,25 +80,30 @@ def main() -> None:
     if importlib.util.find_spec("torch") is None:
         sys.exit("PyTorch is not installed: pip install '.[peers]'")
     keys = [(model, mode) for model in options.models for mode in options.modes]
-    figures, versions = {}, set[str]()
-    with announcing(len(keys) * (len(WAYS) + 1)) as announce:
+    figures, versions, ways = {}, set[str](), (*WAYS, _LIMIT)
+    with announcing(len(keys) * (len(ways) + 1)) as announce:
         for model, mode in keys:
-            processes = []
+            processes, told = [], []
             try:
-                for way in WAYS:
+                for way in ways:
                     announce(f"{model}, {mode}, {way.title}")
                     words = (model, mode, way.framework, way.method)
                     process = LivingProcess("peers_worker", words, worker_environment())
                     processes.append(process)
-                    versions.add(process.first_line(_LONGEST_START_SECONDS).strip())
+                    told.append(process.first_line(_LONGEST_START_SECONDS).strip())
                 announce(f"{model}, {mode}, in turns")
                 take_turns(processes, rounds=options.rounds, seconds=options.seconds)
-                for way, process in zip(WAYS, processes, strict=True):
+                for way, process in zip(ways, processes, strict=True):
                     if failure := process.failure():
                         sys.exit(f"{model}, {mode}, {way.title}: {failure}")
-                titles = (way.title for way in WAYS)
+                *of_ways, products = told
+                versions.update(of_ways)
+                titles = (way.title for way in ways)
                 kept = (process.seconds for process in processes)
-                figures[model, mode] = dict(zip(titles, kept, strict=True))
+                seconds = dict(zip(titles, kept, strict=True))
+                alone = seconds[_LIMIT.title]
+                seconds[_LIMIT.title] = [float(products) * each for each in alone]
+                figures[model, mode] = seconds
             finally:
                 for process in processes:
                     process.end()
@@ -126,7 +136,8 @@ def _cells(
     ratios = (_speeds(by_way, titles) for titles in (_TENSORFLOW, _PYTORCH))
     return (
         f"{entry(model).title}, {mode}",
-        *(f"{1e3 * median(by_way[way.title]):.1f}" for way in WAYS),
+        *(f"{1e3 * median(by_way[way.title]):.1f}" for way in (*WAYS, _LIMIT)),
+        f"{median(np.divide(by_way[_LIMIT.title], by_way[_OURS])):.2f}",
         *(f"{median(r):.2f} ({min(r):.2f}-{max(r):.2f})" for r in ratios),
     )
 

@@ -1,6 +1,8 @@
 """One process of ``benchmarks.peers``: a model in a mode, in one of the frameworks.
 
-It is one of `benchmarks.living`; its first line is the version of its framework.
+It is one of `benchmarks.living`; its first line is the version of its framework. With
+the method `PRODUCTS` it times one large product instead, and its first line is how many
+of these the step would take.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from benchmarks.catalog import Entry, entry
 from benchmarks.living import only_answers, time_as_told
 
 # By the name in the table; what follows the colon is how PyTorch runs it.
-AUTOCAST, COMPILED = "autocast", "compiled"
+AUTOCAST, COMPILED, PRODUCTS = "autocast", "compiled", "products"
 _WARM_STEPS = 5
 _LONGEST_COMPARISON_SECONDS = 90.0
 
@@ -26,8 +28,9 @@ def main() -> None:
     answers = only_answers()
     model, mode, framework, method = sys.argv[1:]
     make = _torch_step if framework == "torch" else _tensorflow_step
-    step, wait, version = make(entry(model), mode, method)
-    print(version, file=answers, flush=True)
+    make = _product if method == PRODUCTS else make
+    step, wait, told = make(entry(model), mode, method)
+    print(told, file=answers, flush=True)
     time_as_told(step, wait, answers)
 
 
@@ -91,6 +94,19 @@ def _tensorflow_step(model: Entry, mode: str, method: str) -> tuple[Step, Step, 
         done += 1
     wait = tf.test.experimental.sync_devices
     return step, wait, f"tensorflow {tf.__version__}"
+
+
+def _product(model: Entry, mode: str, method: str) -> tuple[Step, Step, str]:
+    import tensorflow as tf
+
+    from benchmarks.products import best_product, count_in_best_products
+    from benchmarks.steps import build_model, step_of
+
+    count = count_in_best_products(step_of(build_model(model), model, mode))
+    step = best_product()
+    for _ in range(_WARM_STEPS):
+        step()
+    return step, tf.test.experimental.sync_devices, str(count)
 
 
 if __name__ == "__main__":

@@ -7,24 +7,44 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from benchmarks import peers
 from benchmarks.processes import ROOT, worker_environment
+from benchmarks.products import count_in_best_products
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def test_tf_amp_is_held_against_the_best_of_each_framework_in_the_same_round() -> None:
     seconds = {way.title: [0.9, 0.9, 0.9] for way in peers.WAYS}
+    seconds["products alone"] = [0.1, 0.05, 0.12]
     seconds["autocast"] = [0.2, 0.4, 0.3]
     # Compiled is the best of one round.
     seconds["autocast, compiled"] = [0.5, 0.1, 0.5]
     seconds["Keras policy"] = [0.6, 0.6, 0.6]
     seconds["tf-amp"] = [0.2, 0.2, 0.2]
     text = peers.markdown({("mlp", "train"): seconds})
-    cells = "900.0 | 300.0 | 500.0 | 900.0 | 600.0 | 900.0 | 200.0 | 3.00 (3.00-3.00)"
-    assert f"| MLP, train | {cells} | 1.00 (0.50-1.50) |" in text
+    cells = "900.0 | 300.0 | 500.0 | 900.0 | 600.0 | 900.0 | 200.0 | 100.0 | 0.50"
+    speeds = "3.00 (3.00-3.00) | 1.00 (0.50-1.50)"
+    assert f"| MLP, train | {cells} | {speeds} |" in text
     assert "3.00 times as fast as TensorFlow's best and 1.00 times" in text
+
+
+def test_products_in_loops_count_as_often_as_they_run() -> None:
+    rows, inner, columns, rounds = 64, 128, 32, 5
+    right = tf.random.normal([inner, columns])
+    back = tf.random.normal([columns, inner])
+
+    def multiply(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(rounds):
+            x = tf.nn.relu(x @ right) @ back
+        return tf.reduce_sum(x @ right)
+
+    step, x = tf.function(multiply), tf.random.normal([rows, inner])
+    count = count_in_best_products(lambda: step(x))
+    products = 2 * rounds + 1
+    assert count == pytest.approx(products * rows * inner * columns / 1024**3)
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
