@@ -12,6 +12,7 @@ from benchmarks.price_check import call_of
 from grappler_pass.costs.op_work import works_of
 from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.view import Graph, Item
+from grappler_pass.planning.guessed_shapes import fill_shapes
 
 # Products of two matrices of this size run about as fast as any.
 _SIZE = 1024
@@ -35,9 +36,9 @@ def count_in_best_products(step: Callable[[], object]) -> float:
     item = Item(fetch=graph.fetch, preserve=graph.preserve)
     view = Graph(graph_def, item, Home("CPU"))
     nodes = {node.name: node for node in graph_def.node}
-    flops = 0.0
+    shapes, flops = fill_shapes(view, graph.shapes), 0.0
     for node in view.nodes:
-        works = works_of(call_of(node.proto, nodes, graph.shapes), "bfloat16")
+        works = works_of(call_of(node.proto, nodes, shapes), "bfloat16")
         own = sum(work.flops * work.times for work in works if work.product)
         flops += own * view.weight(node.index)
     return flops / (2.0 * _SIZE**3)

@@ -46,6 +46,7 @@ _TABLES = {
     "convert": "Converting a stored model",
     "serving": "Latency of exported models",
     "peers": "Beside PyTorch",
+    "recurrent": "An LSTM beside its products and gates",
     "loss_scaling": "What loss scaling adds to a step",
     "detector": "A detector in float16",
     "callbacks": "What the callbacks add to a step",

@@ -4,13 +4,13 @@ import keras
 import numpy as np
 from keras import layers
 
-_VOCABULARY = 2000
-_LENGTH = 35
-_WIDTH = 512
+VOCABULARY = 2000
+LENGTH = 35
+WIDTH = 512
 
 
 def build(
-    *, vocabulary: int = _VOCABULARY, length: int = _LENGTH, width: int = _WIDTH
+    *, vocabulary: int = VOCABULARY, length: int = LENGTH, width: int = WIDTH
 ) -> keras.Model:
     """Return the network; its output is logits [batch, length, words] in float32."""
     words = keras.Input((length,), dtype="int32")
@@ -30,8 +30,8 @@ def sample(
     rng: np.random.Generator,
     batch: int,
     *,
-    vocabulary: int = _VOCABULARY,
-    length: int = _LENGTH,
+    vocabulary: int = VOCABULARY,
+    length: int = LENGTH,
     **_: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return word numbers [batch, length] and the words that follow them."""

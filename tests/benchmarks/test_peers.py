@@ -9,9 +9,11 @@ import sys
 import pytest
 import tensorflow as tf
 
-from benchmarks import peers
+from benchmarks import peers, recurrent
+from benchmarks.catalog import entry
 from benchmarks.processes import ROOT, worker_environment
 from benchmarks.products import count_in_best_products
+from benchmarks.steps import build_model, step_of
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -47,6 +49,16 @@ def test_products_in_loops_count_as_often_as_they_run() -> None:
     assert count == pytest.approx(products * rows * inner * columns / 1024**3)
 
 
+def test_the_products_of_recurrent_layers_are_those_of_their_model() -> None:
+    model = entry("lstm")
+    count = count_in_best_products(step_of(build_model(model), model, "train"))
+    alone = [
+        times * left.shape.num_elements() * right.shape[1]
+        for times, _, (left, right) in recurrent.products("train")
+    ]
+    assert count == pytest.approx(sum(alone) / 1024**3)
+
+
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
 def test_without_pytorch_it_says_what_brings_it() -> None:
     done = subprocess.run(
@@ -62,8 +74,6 @@ def test_without_pytorch_it_says_what_brings_it() -> None:
 
 @pytest.mark.skipif(not HAS_TORCH, reason="pip install '.[peers]' brings PyTorch")
 def test_the_models_in_pytorch_are_of_the_sizes_of_ours() -> None:
-    from benchmarks.catalog import entry
-    from benchmarks.steps import build_model
     from benchmarks.torch_models import TORCH_MODELS
 
     for name, model in TORCH_MODELS.items():
