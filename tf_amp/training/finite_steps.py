@@ -249,7 +249,8 @@ def _has_calls_around(graph: Any, states: Sequence[Any]) -> bool:
         handle
         for state in states
         if not state.is_per_worker
-        for handle in _handles(state, state.variables_by_kind["counters"])
+        for counter in overflow_counters_of(state)
+        for handle in _handles(state, counter.variable)
     ]
 
     def holds_calls(graph: Any) -> bool:

@@ -87,6 +87,10 @@ ROWS = {
         "function eager",
         (function(Take()), Take((Loss(weight=1, input=1),)), Apply(0, (0, 1))),
     ),
+    "of a tape around a function": (
+        "function",
+        (Take(asked=(), persistent=True), function(Ask()), Write()),
+    ),
     "of a function called twice": (
         "function",
         (Block("function", (Take(),), 2), Write(), Apply()),
@@ -216,6 +220,7 @@ ON_REPLICAS = {
     "taken in functions": "function eager",
     "of a function, clipped": "function",
     "of a function in company": "function eager",
+    "of a tape around a function": "function",
     "of a branch": "function",
     "of a loop": "function",
     "of a loop, clipped": "function",
@@ -265,7 +270,7 @@ def test_a_replica_that_is_ahead_makes_the_others_meet_no_earlier(way):
 
 
 def test_the_rule_holds_on_one_replica():
-    names = ("one gradient", "of a function, clipped")
+    names = ("one gradient", "of a function, clipped", "of a tape around a function")
     assert results_in_a_process(
         [row_of(name, "function", replicas=1) for name in names]
     ) == ["right"] * len(names)
