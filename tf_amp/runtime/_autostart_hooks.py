@@ -3,9 +3,9 @@
 When TensorFlow has defined FuncGraph, BaseSession and a few others, one method of each
 is wrapped to look at the environment for each trace, each Session and so on; only a
 switch that is on imports tf_amp. A script may therefore set it any time before its
-first function. Functions that may come before any of these are looked up once more
-after that, since tf_amp wraps them too. Runs as a part of `tf_amp_autostart.pth`,
-outside of the package, and imports nothing before.
+first function or optimizer. Functions that may come before any of these are looked up
+once more after that, since tf_amp wraps them too. Runs as a part of
+`tf_amp_autostart.pth`, outside of the package, and imports nothing before.
 """
 
 import sys
@@ -24,6 +24,12 @@ METHODS = {
     "tensorflow.python.ops.resource_variable_ops": "ResourceVariable __init__ "
     "note_variable",
     "keras.src.trainers.trainer": "Trainer __init__ note_model",
+    # Python looks `optimizer.apply` up before it computes the gradients for it.
+    "keras.src.backend.tensorflow.optimizer": "TFOptimizer __init__ start",
+    "tf_keras.src.optimizers.optimizer": "_BaseOptimizer __init__ start",
+    "tf_keras.src.optimizers.legacy.optimizer_v2": "OptimizerV2 __init__ start",
+    "tensorflow.python.keras.optimizer_v2.optimizer_v2": "OptimizerV2 __init__ start",
+    "tensorflow.python.training.optimizer": "Optimizer __init__ start",
 }
 # Of a module the one that calls it by this one's name, and the functions called.
 FUNCTIONS = {

@@ -1,9 +1,10 @@
 """Start tf-amp from within a program that only sets an environment variable.
 
-`tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made, and
-each server that starts, while the switch is on, and `note_variable` and `note_model`
-for what may never come to a graph; what the switch says is read by `runtime`. While it
-is off, it calls `note_names` of variables that look like settings, and are none.
+`tf_amp_autostart.pth` calls `start` for each FuncGraph, Session and optimizer that is
+made, and each server that starts, while the switch is on, and `note_variable` and
+`note_model` for what may never come to a graph; what the switch says is read by
+`runtime`. While it is off, it calls `note_names` of variables that look like settings,
+and are none.
 Without the `.pth` file (in a folder that Python does not treat as site-packages, or
 under `python -S`) nothing calls it: see `is_installed`.
 """
