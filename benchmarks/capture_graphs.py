@@ -17,7 +17,9 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from benchmarks.catalog import MODELS, MODES, entry
 from benchmarks.steps import build_model, step_of
 from grappler_pass import plugin
+from grappler_pass.graph.device_types import Home
 from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Graph, Item
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class CapturedGraph:
     fetch: tuple[str, ...]
     preserve: tuple[str, ...]
     shapes: Shapes
+
+    def view_on_cpu(self) -> Graph:
+        """Return the graph as it runs on a CPU."""
+        item = Item(fetch=self.fetch, preserve=self.preserve)
+        return Graph(GraphDef.FromString(self.graph_def), item, Home("CPU"))
 
 
 def capture(first_call: Callable[[], object]) -> CapturedGraph:

@@ -25,8 +25,6 @@ from benchmarks.report import markdown_table
 from benchmarks.results import publish
 from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on
-from grappler_pass.graph.device_types import Home
-from grappler_pass.graph.view import Graph, Item
 from grappler_pass.planning.live_set import THREADS, largest_live_set
 
 _NAMES = tuple(each.name for each in MODELS)
@@ -109,9 +107,7 @@ def _memory(name: str, chosen: str) -> Memory:
         predicted = plan.peak_bytes_after
     else:
         graph = capture(step)
-        item = Item(fetch=graph.fetch, preserve=graph.preserve)
-        graph_def = tf.compat.v1.GraphDef.FromString(graph.graph_def)
-        view = Graph(graph_def, item, Home("CPU"))
+        view = graph.view_on_cpu()
         predicted = largest_live_set(view, graph.shapes, THREADS).size
     step()
     allocated = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 
 from benchmarks.catalog import Entry, entry
@@ -18,7 +17,6 @@ from benchmarks.living import only_answers, time_as_told
 # By the name in the table; what follows the colon is how PyTorch runs it.
 AUTOCAST, COMPILED, PRODUCTS = "autocast", "compiled", "products"
 _WARM_STEPS = 5
-_LONGEST_COMPARISON_SECONDS = 90.0
 
 Step = Callable[[], object]
 
@@ -80,18 +78,12 @@ def _torch_step(model: Entry, mode: str, method: str) -> tuple[Step, Step, str]:
 def _tensorflow_step(model: Entry, mode: str, method: str) -> tuple[Step, Step, str]:
     import tensorflow as tf
 
-    from benchmarks.steps import build_model, step_of
+    from benchmarks.steps import build_model, run_until_decided, step_of
     from benchmarks.variants import switch_on
-    from tf_amp.compare import call_sites
 
     switch_on(method)
     step = step_of(build_model(model), model, mode)
-    until = time.monotonic() + _LONGEST_COMPARISON_SECONDS
-    done = 0
-    # The steps of tf-amp itself decide first; no other process takes time meanwhile.
-    while done < _WARM_STEPS or (call_sites.is_any_open() and time.monotonic() < until):
-        step()
-        done += 1
+    run_until_decided(step, fewest=_WARM_STEPS)
     wait = tf.test.experimental.sync_devices
     return step, wait, f"tensorflow {tf.__version__}"
 

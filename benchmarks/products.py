@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tensorflow as tf
-from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks.capture_graphs import capture
 from benchmarks.price_check import call_of
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.graph.device_types import Home
-from grappler_pass.graph.view import Graph, Item
 from grappler_pass.planning.guessed_shapes import fill_shapes
 
 # Products of two matrices of this size run about as fast as any.
@@ -32,10 +29,8 @@ def count_in_best_products(step: Callable[[], object]) -> float:
       step: calls a function for the first time, in float32.
     """
     graph = capture(step)
-    graph_def = GraphDef.FromString(graph.graph_def)
-    item = Item(fetch=graph.fetch, preserve=graph.preserve)
-    view = Graph(graph_def, item, Home("CPU"))
-    nodes = {node.name: node for node in graph_def.node}
+    view = graph.view_on_cpu()
+    nodes = {node.name: node.proto for node in view.nodes}
     shapes, flops = fill_shapes(view, graph.shapes), 0.0
     for node in view.nodes:
         works = works_of(call_of(node.proto, nodes, shapes), "bfloat16")

@@ -9,7 +9,6 @@ or computes a loss, and each weight is in memory as its product likes it best.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,12 +19,10 @@ from benchmarks.catalog import MODES, entry
 from benchmarks.models.lstm import LENGTH, VOCABULARY, WIDTH
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
-from benchmarks.steps import build_model, step_of
-from benchmarks.turns import compared
-from tf_amp.compare import call_sites
+from benchmarks.steps import build_model, run_until_decided, step_of
+from benchmarks.turns import compared, quartiles
 
 _LAYERS, _ROUNDS = 2, 15
-_LONGEST_COMPARISON_SECONDS = 90.0
 _TITLES = ("step", "products ms", "gates ms", "tf-amp ms", "tf-amp over both")
 _EXPLANATION = (
     f"Medians of {_ROUNDS} rounds, and the median of the ratios of one round, with "
@@ -46,10 +43,7 @@ def main() -> None:
         described = entry("lstm")
         tf_amp.enable(dtype="bfloat16")
         step = step_of(build_model(described), described, mode)
-        until = time.monotonic() + _LONGEST_COMPARISON_SECONDS
-        step()
-        while call_sites.is_any_open() and time.monotonic() < until:
-            step()
+        run_until_decided(step, fewest=1)
         seconds = np.array(compared((*parts, step), _ROUNDS).seconds)
         tf_amp.disable()
         rows.append((f"{described.title}, {mode}", *_cells(seconds)))
@@ -59,12 +53,9 @@ def main() -> None:
 
 
 def _cells(seconds: np.ndarray) -> tuple[str, ...]:
-    low, middle, high = np.percentile(
-        seconds[:, 2] / (seconds[:, 0] + seconds[:, 1]), (25, 50, 75)
-    )
     return (
         *(f"{1e3 * each:.1f}" for each in np.median(seconds, 0)),
-        f"{middle:.2f} ({low:.2f}-{high:.2f})",
+        quartiles(seconds[:, 2] / (seconds[:, 0] + seconds[:, 1])),
     )
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from benchmarks.catalog import ENTRIES, Entry, entry
 
 _SEED = 7
+_LONGEST_COMPARISON_SECONDS = 90.0
 _OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "sgd": lambda: keras.optimizers.SGD(1e-2),
     "adam": lambda: keras.optimizers.Adam(1e-3),
@@ -53,6 +54,17 @@ def __getattr__(name: str) -> Callable[[int, str], Step]:
         return step_of(build_model(described), described, mode)
 
     return make_step
+
+
+def run_until_decided(step: Callable[[], object], *, fewest: int) -> None:
+    """Run steps until those of tf-amp itself have decided, or for so long in vain."""
+    from tf_amp.compare import call_sites
+
+    until = time.monotonic() + _LONGEST_COMPARISON_SECONDS
+    done = 0
+    while done < fewest or (call_sites.is_any_open() and time.monotonic() < until):
+        step()
+        done += 1
 
 
 def build_model(entry: Entry, *, scales_loss: bool = False) -> keras.Model:

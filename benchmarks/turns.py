@@ -28,7 +28,7 @@ def compared(calls: Sequence[Callable[[], Any]], rounds: int) -> Compared:
     seconds = np.array(samples)
     ratios = (seconds[:, 0] / seconds[:, i] for i in range(1, len(calls)))
     first = f"{1e3 * np.median(seconds[:, 0]):.3g}"
-    return Compared((first, *map(_quartiles, ratios)), samples)
+    return Compared((first, *map(quartiles, ratios)), samples)
 
 
 def _round(calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -42,6 +42,7 @@ def _round(calls: Sequence[Callable[[], Any]]) -> list[float]:
     return seconds
 
 
-def _quartiles(ratios: np.ndarray) -> str:
+def quartiles(ratios: np.ndarray) -> str:
+    """Return the median, with quartiles in brackets."""
     low, median, high = np.percentile(ratios, (25, 50, 75))
     return f"{median:.2f} ({low:.2f}-{high:.2f})"

@@ -201,13 +201,9 @@ def flags_of_calls(
     flags = [flag.finite for flag in found.flags]
     of_replicas: list[Any] = []
     are_all = not (found.calls and any(state.is_per_worker for state in states))
-    counters = [
-        (counter, _handles(state, counter.variable))
-        for state in states
-        if not state.is_per_worker
-        for counter in overflow_counters_of(state)
-    ]
-    for (counter, handles), call in itertools.product(counters, found.calls):
+    for (counter, handles), call in itertools.product(
+        _counters_with_handles(states), found.calls
+    ):
         handle = next((t for t in call.inputs if _is_any(t, handles)), None)
         if handle is None:
             continue
@@ -245,13 +241,7 @@ def _has_calls_around(graph: Any, states: Sequence[Any]) -> bool:
     """
     if finite_flags.any_flags_around(graph):
         return True
-    handles = [
-        handle
-        for state in states
-        if not state.is_per_worker
-        for counter in overflow_counters_of(state)
-        for handle in _handles(state, counter.variable)
-    ]
+    handles = [handle for _, each in _counters_with_handles(states) for handle in each]
 
     def holds_calls(graph: Any) -> bool:
         own = [h for h in handles if getattr(h, "graph", None) is graph]
@@ -266,9 +256,15 @@ def _has_calls_around(graph: Any, states: Sequence[Any]) -> bool:
     return any(map(holds_calls, outwards(graph)))
 
 
-def _handles(state: Any, variable: Any) -> list[Any]:
-    """Return the handles, one of each replica, of a variable of a state."""
-    return [one.handle for one in state.strategy.experimental_local_results(variable)]
+def _counters_with_handles(states: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+    """Return counters of overflows, each with the handles of all its replicas."""
+    return [
+        (counter, [one.handle for one in local])
+        for state in states
+        if not state.is_per_worker
+        for counter in overflow_counters_of(state)
+        for local in [state.strategy.experimental_local_results(counter.variable)]
+    ]
 
 
 def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
